@@ -5,15 +5,20 @@
 
 use crate::format::{self, Format};
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{DevOffset, DeviceExt, JoinedDevice, OpenMode, SharedDevice};
-use blockwright_ondisk::f2fs::superblock::RawSuperblock;
-use blockwright_ondisk::f2fs::{BLOCK_SIZE, BLOCKS_PER_SEG};
+use blockwright_device::{OpenMode, SharedDevice};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// What opens a device by its path, or by its address.
 pub(crate) type Opener<'a> =
     dyn FnMut(&Path, OpenMode) -> blockwright_device::Result<SharedDevice> + 'a;
+
+/// Opens what a user calls an image: with the feature `disk` whatever container it is in, and a partition of it.
+pub(crate) fn open(path: &Path, mode: OpenMode) -> blockwright_device::Result<SharedDevice> {
+    #[cfg(feature = "disk")]
+    return blockwright_disk::open(path, mode);
+    #[cfg(not(feature = "disk"))]
+    return blockwright_device::open(path, mode);
+}
 
 /// The first device joined with the others at `more`, as one that is only read. Without others it is the
 /// first alone.
@@ -21,9 +26,7 @@ pub(crate) type Opener<'a> =
 /// # Errors
 /// `Invalid` when the volume is no f2fs volume of this many devices; as opening; `Io`.
 pub fn join_devices(first: SharedDevice, more: &[PathBuf], mode: OpenMode) -> Result<SharedDevice> {
-    join_devices_by(first, more, mode, &mut |path, mode| {
-        blockwright_disk::open(path, mode)
-    })
+    join_devices_by(first, more, mode, &mut |path, mode| self::open(path, mode))
 }
 
 /// As [`join_devices`], with `open` for the others.
@@ -46,6 +49,28 @@ pub fn join_devices_by(
                 .to_owned(),
         );
     }
+    join(first, more, mode, open)
+}
+
+#[cfg(not(feature = "f2fs"))]
+fn join(_: SharedDevice, _: &[PathBuf], _: OpenMode, _: &mut Opener<'_>) -> Result<SharedDevice> {
+    let what = "this build has no f2fs (feature `f2fs`)";
+    Err(Error::new(ErrorKind::UnsupportedFeature, what))
+}
+
+#[cfg(feature = "f2fs")]
+fn join(
+    first: SharedDevice,
+    more: &[PathBuf],
+    mode: OpenMode,
+    open: &mut Opener<'_>,
+) -> Result<SharedDevice> {
+    use blockwright_device::{DevOffset, DeviceExt, JoinedDevice};
+    use blockwright_ondisk::f2fs::superblock::RawSuperblock;
+    use blockwright_ondisk::f2fs::{BLOCK_SIZE, BLOCKS_PER_SEG};
+    use std::sync::Arc;
+
+    let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
     let head = first.read_buf(DevOffset(0), 2 * BLOCK_SIZE)?;
     let magic = blockwright_ondisk::f2fs::checksum::MAGIC;
     let raw = head

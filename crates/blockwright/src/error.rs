@@ -1,6 +1,7 @@
 //! The library's error: a kind, a description, and the file.
 
 use blockwright_device::{DeviceError, DeviceErrorKind};
+#[cfg(feature = "build")]
 use blockwright_mkfs::MkfsError;
 use blockwright_vfs::{self as vfs, ErrorKind};
 use std::fmt;
@@ -25,6 +26,7 @@ struct Inner {
 enum Cause {
     Volume(vfs::Error),
     Device(DeviceError),
+    #[cfg(feature = "build")]
     Making(MkfsError),
     Host(Arc<io::Error>),
     Other(ErrorKind, String),
@@ -64,6 +66,7 @@ impl Error {
                 | DeviceErrorKind::Refused { .. }
                 | DeviceErrorKind::Gone => ErrorKind::Io,
             },
+            #[cfg(feature = "build")]
             Cause::Making(e) => match e {
                 MkfsError::NoSpace { .. } | MkfsError::NoInodes { .. } => ErrorKind::NoSpace,
                 MkfsError::Device(e) => Error::from(e.clone()).kind(),
@@ -124,6 +127,7 @@ impl fmt::Display for Error {
         match &self.0.cause {
             Cause::Volume(e) => e.fmt(f),
             Cause::Device(e) => e.fmt(f),
+            #[cfg(feature = "build")]
             Cause::Making(e) => e.fmt(f),
             Cause::Host(e) => e.fmt(f),
             Cause::Other(_, what) => f.write_str(what),
@@ -142,6 +146,7 @@ impl std::error::Error for Error {
         match &self.0.cause {
             Cause::Volume(e) => Some(e),
             Cause::Device(e) => Some(e),
+            #[cfg(feature = "build")]
             Cause::Making(e) => Some(e),
             Cause::Host(e) => Some(&**e),
             Cause::Other(..) => None,
@@ -161,6 +166,7 @@ impl From<DeviceError> for Error {
     }
 }
 
+#[cfg(feature = "build")]
 impl From<MkfsError> for Error {
     fn from(e: MkfsError) -> Self {
         if let MkfsError::Source(inner) = &e

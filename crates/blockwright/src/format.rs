@@ -1,7 +1,7 @@
 //! Which format a device holds.
 
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{DevOffset, DeviceError, SharedDevice};
+use blockwright_device::{DevOffset, SharedDevice};
 use std::fmt;
 
 /// A format this library reads and writes.
@@ -52,13 +52,17 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
             return Ok(Format::F2fs);
         }
     }
+    #[cfg(feature = "disk")]
     if let Some(contents) = blockwright_disk::probe::of_head(&head) {
         return Err(Error::new(
             ErrorKind::UnsupportedFeature,
             format!("this is {}", contents.noun),
         ));
     }
-    if let Some(table) = blockwright_disk::Table::read(device).map_err(DeviceError::from)? {
+    #[cfg(feature = "disk")]
+    if let Some(table) =
+        blockwright_disk::Table::read(device).map_err(blockwright_device::DeviceError::from)?
+    {
         let first = table.partitions.iter().find(|p| p.problem.is_none());
         let hint = match first {
             Some(p) => format!(": `:p{}` behind the image's name selects one", p.number),
@@ -95,6 +99,7 @@ mod tests {
         device
             .write_at(DevOffset(0), &block, Flags::empty())
             .expect("written");
+        #[cfg(feature = "disk")]
         assert!(
             detect(&device)
                 .expect_err("XFS")

@@ -24,14 +24,34 @@
 //! Paths are resolved inside the volume: they begin at its root whether or not they begin with
 //! `/`, and symbolic links never lead out of it.
 //!
-//! [`build`] turns directories and tar streams into volumes, and [`disk`] whole disks; [`export`] does the reverse.
+//! `build` turns directories and tar streams into volumes, and `disk` whole disks; [`export`] does the reverse.
+//!
+//! # Features
+//! All are in `default`. A program that only reads ext4 says `default-features = false, features = ["ext4"]`, and compiles a fifth of the crates.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `ext4`, `f2fs` | the engine of that format; without it, its volumes are refused by name ([`ErrorKind::UnsupportedFeature`]) |
+//! | `build` | makes volumes and disks: `VolumeBuilder`, `build`, `disk::DiskBuilder` |
+//! | `resize` | `reshape`; growth of a mounted ext4 volume |
+//! | `disk` | partitions (`disk.img:p2`) and containers (qcow2, VHD, VMDK, Android sparse images); without it, an image is raw |
+//! | `chunks` | images in content-addressed chunks; Unix |
+//! | `verity` | hash trees of dm-verity |
+//! | `casefold` | directories whose names are compared without case; without it, such volumes are only read, and those directories refused |
+//! | `gzip`, `zstd`, `xz` | these compressions: of archives, `zstd` also of f2fs files and qcow2 clusters. The last two compile C |
+//! | `uring`, `nbd` | io_uring; NBD exports as devices. Linux, and nothing elsewhere |
+//!
+//! # Hosts
+//! Linux, macOS, FreeBSD, Windows and WASI. [`blockwright_device`] says what a host lacks.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+#[cfg(feature = "build")]
 pub mod build;
 mod devices;
 mod dir;
+#[cfg(feature = "disk")]
 pub mod disk;
 mod error;
 pub mod export;
@@ -42,11 +62,14 @@ mod metadata;
 mod open_options;
 mod options;
 mod pack;
+#[cfg(feature = "resize")]
 pub mod reshape;
+#[cfg(feature = "verity")]
 pub mod verity;
 mod volume;
 pub mod walk;
 
+#[cfg(feature = "build")]
 pub use build::VolumeBuilder;
 pub use devices::{join_devices, join_devices_by};
 pub use dir::{DirEntry, ReadDir};
@@ -74,6 +97,7 @@ pub mod device {
     };
 }
 
+#[cfg(feature = "chunks")]
 /// Images in content-addressed chunks. A place like `chunks:INDEX?store=URL` works wherever a volume is opened for reading.
 pub mod chunks {
     pub use blockwright_chunks::{
@@ -84,18 +108,20 @@ pub mod chunks {
 
 /// Options that only ext2, ext3 and ext4 have.
 pub mod ext4 {
+    #[cfg(feature = "build")]
     pub use blockwright_mkfs::ext4::{FormatOptions, FsType};
     pub use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 }
 
 /// Options that only f2fs has.
+#[cfg(feature = "f2fs")]
 pub mod f2fs {
     pub use blockwright_f2fs::options::{ActiveLogs, Checkpointing, Unusable};
     pub use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode};
 }
 
 /// The README's example, compiled as a test.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "build", feature = "resize"))]
 #[doc = include_str!("../../../README.md")]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,8 +1,13 @@
 //! How a volume is opened.
 
-use blockwright_device::{DirectIo, OpenMode, SharedDevice};
+#[cfg(feature = "ext4")]
+use blockwright_device::SharedDevice;
+use blockwright_device::{DirectIo, OpenMode};
+#[cfg(feature = "f2fs")]
 use blockwright_f2fs::options::{ActiveLogs, Checkpointing};
+#[cfg(feature = "f2fs")]
 use blockwright_f2fs::{BackgroundCleaning, FsyncMode, Mode};
+#[cfg(feature = "ext4")]
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_vfs::{AtimeMode, Cred, MountOptions};
 use std::path::PathBuf;
@@ -49,8 +54,10 @@ pub struct PartOptions {
     /// Cache budgets, intervals, access times.
     pub vfs: MountOptions,
     /// Options of the ext4 engine.
+    #[cfg(feature = "ext4")]
     pub ext4: blockwright_ext4::Options,
     /// Options of the f2fs engine.
+    #[cfg(feature = "f2fs")]
     pub f2fs: blockwright_f2fs::Options,
 }
 
@@ -122,14 +129,15 @@ impl VolumeOptions {
 
     /// Keeps all changes in this file, over an image that is only read. Any number of volumes can share the image that way. A missing overlay is made
     /// when the volume is opened for writing. An existing one is continued; over another image it is refused. It is a qcow2 file whose backing file
-    /// is the image: see [`crate::disk::overlay`]. Concerns volumes that are opened by their path.
+    /// is the image: see `disk::overlay`. Concerns volumes that are opened by their path.
     #[must_use]
     pub fn overlay(mut self, file: impl Into<PathBuf>) -> Self {
         self.overlay = Some(file.into());
         self
     }
 
-    /// An ext4 journal device that is open already. [`VolumeOptions::journal`] takes precedence.
+    #[cfg(feature = "ext4")]
+    /// ext4: a journal device that is open already. [`VolumeOptions::journal`] takes precedence.
     #[must_use]
     pub fn journal_device(mut self, device: SharedDevice) -> Self {
         self.parts.ext4.journal_device = Some(device);
@@ -145,9 +153,16 @@ impl VolumeOptions {
 
     /// Upper limit in bytes for cached metadata. It is part of [`VolumeOptions::cache_bytes`], and at most half of it.
     #[must_use]
+    #[cfg_attr(not(any(feature = "ext4", feature = "f2fs")), expect(unused))]
     pub fn metadata_cache_bytes(mut self, bytes: u64) -> Self {
-        self.parts.ext4.metadata_cache_bytes = bytes;
-        self.parts.f2fs.metadata_cache_bytes = bytes;
+        #[cfg(feature = "ext4")]
+        {
+            self.parts.ext4.metadata_cache_bytes = bytes;
+        }
+        #[cfg(feature = "f2fs")]
+        {
+            self.parts.f2fs.metadata_cache_bytes = bytes;
+        }
         self
     }
 
@@ -165,8 +180,14 @@ impl VolumeOptions {
     pub fn commit_interval(mut self, interval: Duration) -> Self {
         self.parts.vfs.commit_interval = interval;
         self.parts.vfs.writeback_interval = interval;
-        self.parts.ext4.commit_interval = interval;
-        self.parts.f2fs.commit_interval = interval;
+        #[cfg(feature = "ext4")]
+        {
+            self.parts.ext4.commit_interval = interval;
+        }
+        #[cfg(feature = "f2fs")]
+        {
+            self.parts.f2fs.commit_interval = interval;
+        }
         self
     }
 
@@ -201,24 +222,39 @@ impl VolumeOptions {
     /// Whether the journal (ext4) or what was synced after the last checkpoint (f2fs) is recovered (default). Only
     /// a volume opened for reading may go without; it shows an older state, and on ext4 perhaps an inconsistent one.
     #[must_use]
+    #[cfg_attr(not(any(feature = "ext4", feature = "f2fs")), expect(unused))]
     pub fn recovery(mut self, on: bool) -> Self {
-        self.parts.ext4.no_journal_replay = !on;
-        self.parts.f2fs.no_recovery = !on;
+        #[cfg(feature = "ext4")]
+        {
+            self.parts.ext4.no_journal_replay = !on;
+        }
+        #[cfg(feature = "f2fs")]
+        {
+            self.parts.f2fs.no_recovery = !on;
+        }
         self
     }
 
     /// Whether the device's volatile cache is flushed where the format needs it (default). Without, a power failure
     /// may damage the volume.
     #[must_use]
+    #[cfg_attr(not(any(feature = "ext4", feature = "f2fs")), expect(unused))]
     pub fn barriers(mut self, on: bool) -> Self {
-        self.parts.ext4.barrier = on;
-        self.parts.f2fs.fsync_mode = match on {
-            true => FsyncMode::Posix,
-            false => FsyncMode::NoBarrier,
-        };
+        #[cfg(feature = "ext4")]
+        {
+            self.parts.ext4.barrier = on;
+        }
+        #[cfg(feature = "f2fs")]
+        {
+            self.parts.f2fs.fsync_mode = match on {
+                true => FsyncMode::Posix,
+                false => FsyncMode::NoBarrier,
+            };
+        }
         self
     }
 
+    #[cfg(feature = "ext4")]
     /// ext4: reads this block, in units of 1 KiB, as the superblock. Sources: mount(8), option `sb=`.
     #[must_use]
     pub fn superblock_1k(mut self, block: u64) -> Self {
@@ -226,6 +262,7 @@ impl VolumeOptions {
         self
     }
 
+    #[cfg(feature = "ext4")]
     /// ext4: what is done about damage. Default: as the superblock says.
     #[must_use]
     pub fn errors(mut self, behaviour: ErrorBehaviour) -> Self {
@@ -233,6 +270,7 @@ impl VolumeOptions {
         self
     }
 
+    #[cfg(feature = "ext4")]
     /// ext4: whether pointers to data are checked against the places of known metadata (default).
     #[must_use]
     pub fn block_validity(mut self, on: bool) -> Self {
@@ -240,6 +278,7 @@ impl VolumeOptions {
         self
     }
 
+    #[cfg(feature = "f2fs")]
     /// f2fs: whether the device is told about segments that became free (default).
     #[must_use]
     pub fn discard(mut self, on: bool) -> Self {
@@ -247,6 +286,7 @@ impl VolumeOptions {
         self
     }
 
+    #[cfg(feature = "f2fs")]
     /// f2fs: what fsync does.
     #[must_use]
     pub fn fsync_mode(mut self, mode: FsyncMode) -> Self {
@@ -254,6 +294,7 @@ impl VolumeOptions {
         self
     }
 
+    #[cfg(feature = "f2fs")]
     /// f2fs: where new blocks come from.
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
@@ -261,6 +302,7 @@ impl VolumeOptions {
         self
     }
 
+    #[cfg(feature = "f2fs")]
     /// f2fs: how many logs are written to.
     #[must_use]
     pub fn active_logs(mut self, logs: ActiveLogs) -> Self {
@@ -268,6 +310,7 @@ impl VolumeOptions {
         self
     }
 
+    #[cfg(feature = "f2fs")]
     /// f2fs: cleaning while the volume is idle.
     #[must_use]
     pub fn background_cleaning(mut self, cleaning: BackgroundCleaning) -> Self {
@@ -275,6 +318,7 @@ impl VolumeOptions {
         self
     }
 
+    #[cfg(feature = "f2fs")]
     /// f2fs: whether checkpoints are written.
     #[must_use]
     pub fn checkpoint(mut self, checkpointing: Checkpointing) -> Self {
@@ -282,6 +326,7 @@ impl VolumeOptions {
         self
     }
 
+    #[cfg(feature = "f2fs")]
     /// f2fs: whether one thread writes a checkpoint for all callers that ask at the same time. Default: unless
     /// checkpoints are disabled.
     #[must_use]

@@ -1,11 +1,9 @@
 //! Opening and closing volumes.
 
-use crate::devices::Opener;
+use crate::devices::{self, Opener};
 use crate::format::{self, Format};
 use crate::{Error, ErrorKind, Result, VolumeOptions};
 use blockwright_device::{DeviceErrorKind, SharedDevice};
-use blockwright_ext4::Ext4;
-use blockwright_f2fs::F2fs;
 use blockwright_vfs::{Cred, Engine, StatFs, Vfs};
 use std::path::Path;
 use std::sync::Arc;
@@ -34,21 +32,32 @@ fn mount(
     let half = (options.parts.vfs.cache_bytes / 2).max(METADATA_BYTES_MIN);
     let metadata_bytes = |asked: u64| asked.min(half);
     match format {
+        #[cfg(feature = "ext4")]
         Format::Ext4 => {
             let mut ext4 = options.parts.ext4.clone();
             ext4.read_only = options.read_only;
             ext4.metadata_cache_bytes = metadata_bytes(ext4.metadata_cache_bytes);
-            let engine = Ext4::mount(Arc::clone(device), ext4)?;
+            let engine = blockwright_ext4::Ext4::mount(Arc::clone(device), ext4)?;
             // Journaled data that was recovered for reading only is in memory.
             let device = Arc::clone(&engine.fs().volume.device);
             Ok((engine, device))
         }
+        #[cfg(feature = "f2fs")]
         Format::F2fs => {
             let mut f2fs = options.parts.f2fs.clone();
             f2fs.read_only = options.read_only;
             f2fs.metadata_cache_bytes = metadata_bytes(f2fs.metadata_cache_bytes);
-            let engine = F2fs::mount(Arc::clone(device), f2fs)?;
+            let engine = blockwright_f2fs::F2fs::mount(Arc::clone(device), f2fs)?;
             Ok((engine, Arc::clone(device)))
+        }
+        #[cfg(not(all(feature = "ext4", feature = "f2fs")))]
+        format => {
+            // No engine of this build has asked.
+            let _ = (device, metadata_bytes);
+            let what = format!(
+                "this is an {format} volume, and this build has no {format} (feature `{format}`)"
+            );
+            Err(Error::new(ErrorKind::UnsupportedFeature, what))
         }
     }
 }
@@ -108,16 +117,22 @@ impl Volume {
         options: &VolumeOptions,
         open: &mut Opener<'_>,
     ) -> Result<Self> {
+        #[cfg(feature = "ext4")]
         if let Some(path) = &options.journal {
             let mode = options.open_mode();
             let journal = open(path, mode);
-            let mut options = options.clone();
-            options.journal = None;
-            options.parts.ext4.journal_device = Some(journal.map_err(|e| Error::from(e).at(path))?);
+            let options = VolumeOptions {
+                journal: None,
+                ..options.clone()
+            };
+            let options = options.journal_device(journal.map_err(|e| Error::from(e).at(path))?);
             return Self::open_on_by(device, &options, open);
         }
+        #[cfg(not(feature = "ext4"))]
+        let _only_journals_are_opened = open;
         let format = match format::detect(&device) {
             // The first superblock may be gone altogether.
+            #[cfg(feature = "ext4")]
             Err(e)
                 if options.parts.ext4.superblock_1k.is_some()
                     && e.kind() == ErrorKind::UnsupportedFeature =>
@@ -137,6 +152,7 @@ impl Volume {
         })
     }
 
+    #[cfg(feature = "build")]
     /// Makes an empty ext4 volume of `bytes` bytes in a new image at `path`, and opens it. For more
     /// choice see [`crate::VolumeBuilder`].
     ///
@@ -232,15 +248,26 @@ impl std::fmt::Debug for Volume {
 impl VolumeOptions {
     /// Opens the volume at `path`: an image, a block device, a partition of either (`disk.img:p2`, or by its GPT name `disk.img:p=root`),
     /// the address of an NBD export (`nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`; [`VolumeOptions::direct_io`] does not concern those), or for
-    /// reading an image in chunks (`chunks:INDEX?store=URL`; see [`crate::chunks`]).
+    /// reading an image in chunks (`chunks:INDEX?store=URL`).
     ///
     /// # Errors
     /// `Busy` when another process has the image open, `UnsupportedFeature` when the image is neither ext2, ext3, ext4
     /// nor f2fs, or has a feature that this library does not know, `Corrupt`, `Io`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Volume> {
         let Some(overlay) = &self.overlay else {
-            return self.open_by(path, &mut |path, mode| blockwright_disk::open(path, mode));
+            return self.open_by(path, &mut |path, mode| devices::open(path, mode));
         };
+        self.open_overlaid(path.as_ref(), overlay)
+    }
+
+    #[cfg(not(feature = "disk"))]
+    fn open_overlaid(&self, path: &Path, _overlay: &Path) -> Result<Volume> {
+        let what = "this build has no overlays (feature `disk`)";
+        Err(Error::new(ErrorKind::Unsupported, what).at(path))
+    }
+
+    #[cfg(feature = "disk")]
+    fn open_overlaid(&self, path: &Path, overlay: &Path) -> Result<Volume> {
         if self.journal.is_some() || !self.more_devices.is_empty() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -261,7 +288,7 @@ impl VolumeOptions {
     /// # Errors
     /// As [`VolumeOptions::open`].
     pub fn open_device(&self, device: SharedDevice) -> Result<Volume> {
-        self.open_device_by(device, &mut |path, mode| blockwright_disk::open(path, mode))
+        self.open_device_by(device, &mut |path, mode| devices::open(path, mode))
     }
 
     /// As [`VolumeOptions::open`]; `open` opens each device. For a process that may open no file any more and got its

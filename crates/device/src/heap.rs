@@ -3,7 +3,7 @@
 /// Few arenas, for a program that serves: by default every thread gets one, until there are eight per CPU, and what one gives up none of the others uses. Small
 /// things are made by one thread and dropped by another here, so arenas do not even keep threads apart. Called before there are threads.
 pub fn limit_arenas() {
-    #[cfg(target_env = "gnu")]
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: sets a number of the allocator's, under its lock.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
@@ -16,7 +16,7 @@ pub fn limit_arenas() {
 
 /// Gives whole free pages of all arenas back to the system. It takes milliseconds.
 pub fn trim_heap() {
-    #[cfg(target_env = "gnu")]
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: works on what is free, under the allocator's locks.
     unsafe {
         libc::malloc_trim(0);

@@ -13,12 +13,12 @@
 //! - `pool`, `buffer`, `lender`, `loan`: aligned memory, and memory that a front end lends. `heap`: the C library's allocator.
 //! - `request`, `batch`, `sync`: requests, batches of writes, and waiting for requests.
 //! - `monitor`, [`metrics`], [`trace`]: counters and recordings. [`refuse`]: the checks that every device makes.
-//! - [`host`]: [`HostDevice`] (a file or block special) and [`NbdDevice`] (the export of a server).
-//! - Devices over devices: [`OffsetDevice`] (a partition), [`JoinedDevice`], [`OverlayDevice`] (changes in memory), [`mapped`],
+//! - [`host`]: [`HostDevice`] (a file or block special) and `NbdDevice` (the export of a server).
+//! - Devices over devices: [`OffsetDevice`] (a partition), [`JoinedDevice`], [`OverlayDevice`] (changes in memory), `mapped`,
 //!   [`ZeroingDevice`] (discards become zeroes), [`CountingDevice`].
 //! - [`sim`]: [`MemoryDevice`]; for tests and benchmarks [`RecordingDevice`] (crash images), [`FaultyDevice`] and
 //!   [`sim::modelled`] (hardware in virtual time).
-//! - [`conformance`]: the tests that every device passes.
+//! - `conformance`: the tests that every device passes.
 //!
 //! # Durability model
 //! A completed write is visible to later reads. It is durable only after a later [`Op::Flush`]
@@ -29,6 +29,10 @@
 //! # Calls and locks
 //! This crate calls the host alone, and no other crate of the workspace. It is one of two with `unsafe`; each block has its proof.
 //! No lock of a device is held during I/O or a completion. `host` and `pool` list their own.
+//!
+//! # Hosts and features
+//! `uring` (default) has the io_uring back end, `nbd` (default) the NBD client; both are of Linux alone. Elsewhere, files are read and written by positional
+//! system calls, without direct I/O, holes and block specials.
 //!
 //! # Not responsible for
 //! Caching, retries, file-system blocks. Offsets and lengths are bytes, multiples of the
@@ -48,13 +52,15 @@ pub mod host;
 mod joined;
 mod lender;
 mod loan;
-#[cfg(any(test, feature = "conformance"))]
+#[cfg(all(any(test, feature = "conformance"), target_os = "linux"))]
 pub mod mapped;
 pub mod metrics;
 pub mod monitor;
 mod offset;
+pub mod os_name;
 mod overlay;
 mod pool;
+pub mod positional;
 pub mod refuse;
 mod request;
 pub mod sim;
@@ -66,8 +72,14 @@ pub use batch::WriteBatch;
 pub use buffer::{AlignedBuf, IoSlice};
 pub use counting::{CountingDevice, DeviceStats, OpCount};
 pub use heap::{limit_arenas, trim_heap};
-pub use host::nbd::{NbdAddress, NbdDevice};
-pub use host::{DirectIo, Engine, Held, HostDevice, OpenMode, OwnRing, hold, open, trim_mounted};
+#[cfg(all(feature = "uring", target_os = "linux"))]
+pub use host::OwnRing;
+#[cfg(all(feature = "nbd", target_os = "linux"))]
+pub use host::nbd::NbdDevice;
+pub use host::nbd_address::NbdAddress;
+#[cfg(target_os = "linux")]
+pub use host::trim_mounted;
+pub use host::{DirectIo, Engine, Held, HostDevice, OpenMode, hold, open};
 pub use joined::JoinedDevice;
 pub use lender::Lender;
 pub use loan::Loan;
@@ -118,7 +130,7 @@ pub struct Geometry {
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceErrorKind {
-    /// The host reported this errno (`EIO`, `ENOSPC`, …).
+    /// The host reported this number: an errno (`EIO`, `ENOSPC`, …), on Windows a system error code.
     Os(i32),
     /// Fewer bytes were transferred than asked for, and trying the rest gave nothing more.
     Short {
@@ -171,8 +183,7 @@ impl DeviceError {
     /// holds what was written before.
     #[must_use]
     pub fn is_out_of_room(&self) -> bool {
-        const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
-        const EDQUOT: i32 = rustix::io::Errno::DQUOT.raw_os_error();
+        use host::sys::{EDQUOT, ENOSPC};
         matches!(self.kind, DeviceErrorKind::Os(ENOSPC | EDQUOT))
     }
 }

@@ -214,11 +214,13 @@ pub struct Done {
 /// Called once when the request has finished, in the device's context. Must not block.
 pub type Completion = Box<dyn FnOnce(Done) + Send>;
 
-/// Takes requests for the ring of one thread, while that thread collects ([`OwnRing::collect`](crate::OwnRing::collect)). Only the device
+/// Takes requests for the ring of one thread, while that thread collects (`OwnRing::collect`). Only the device
 /// that keeps the ring knows the type behind it.
 #[derive(Clone)]
+#[cfg_attr(not(all(feature = "uring", target_os = "linux")), expect(dead_code))]
 pub struct RingIntake(Arc<dyn Any + Send + Sync>);
 
+#[cfg(all(feature = "uring", target_os = "linux"))]
 impl RingIntake {
     pub(crate) fn new(intake: Arc<dyn Any + Send + Sync>) -> Self {
         RingIntake(intake)

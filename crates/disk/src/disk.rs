@@ -124,9 +124,13 @@ impl Disk {
 /// Opens a file, a block device, the export of an NBD server (`nbd://…`), or an image in chunks (`chunks:…`), whatever is in it.
 ///
 /// # Errors
-/// As [`blockwright_device::open`] and [`blockwright_chunks::open`].
+/// As [`blockwright_device::open`]; as opening an index.
 pub fn open_file(file: &Path, mode: OpenMode) -> std::result::Result<SharedDevice, DeviceError> {
-    blockwright_chunks::open(file, mode).unwrap_or_else(|| blockwright_device::open(file, mode))
+    #[cfg(feature = "chunks")]
+    if let Some(opened) = blockwright_chunks::open(file, mode) {
+        return opened;
+    }
+    blockwright_device::open(file, mode)
 }
 
 /// Opens what a user calls an image, as [`open_file`] does, and a partition of one: `disk.img:p2`, `disk.img:p=root`.

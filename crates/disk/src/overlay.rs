@@ -11,13 +11,13 @@
 use crate::container::{self, Format};
 use crate::qcow2::{self, CreateOptions, HEAD_BYTES, Qcow2};
 use crate::{Disk, Error, Result};
+#[cfg(feature = "chunks")]
 use blockwright_chunks::ChunkAddress;
 use blockwright_device::{
-    DevOffset, DeviceError, DeviceErrorKind, Held, NbdAddress, OpenMode, SharedDevice,
+    DevOffset, DeviceError, DeviceErrorKind, Held, NbdAddress, OpenMode, SharedDevice, os_name,
 };
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -62,6 +62,7 @@ pub fn stable_name(file: &Path) -> io::Result<PathBuf> {
         let address = address.map_err(wrong)?.absolute()?;
         return Ok(PathBuf::from(address.to_string()));
     }
+    #[cfg(feature = "chunks")]
     if let Some(address) = ChunkAddress::parse(file) {
         let address = address.map_err(|e| wrong(e.to_string()))?;
         return Ok(address.absolute()?.path());
@@ -75,11 +76,9 @@ pub fn stable_name(file: &Path) -> io::Result<PathBuf> {
 /// # Errors
 /// As [`stable_name`].
 pub fn base_name(file: &Path) -> std::result::Result<Vec<u8>, DeviceError> {
-    let name = match ChunkAddress::parse(file) {
-        Some(Ok(address)) => ChunkAddress::new(address.index, Vec::new())
-            .absolute()
-            .map(|address| address.path()),
-        _ => match NbdAddress::parse(file) {
+    let name = match index_of(file) {
+        Some(index) => index,
+        None => match NbdAddress::parse(file) {
             Some(Ok(address)) => {
                 let address = address.identity().absolute();
                 address.map(|address| PathBuf::from(address.to_string()))
@@ -96,7 +95,20 @@ pub fn base_name(file: &Path) -> std::result::Result<Vec<u8>, DeviceError> {
             None => DeviceErrorKind::Refused { why: e.to_string() },
         },
     })?;
-    Ok(named.into_os_string().into_vec())
+    Ok(os_name::into_bytes(named.into_os_string()))
+}
+
+/// The name of the index of an image in chunks; `None` for other images.
+#[cfg(feature = "chunks")]
+fn index_of(file: &Path) -> Option<io::Result<PathBuf>> {
+    let address = ChunkAddress::parse(file)?.ok()?;
+    let index = ChunkAddress::new(address.index, Vec::new()).absolute();
+    Some(index.map(|address| address.path()))
+}
+
+#[cfg(not(feature = "chunks"))]
+fn index_of(_: &Path) -> Option<io::Result<PathBuf>> {
+    None
 }
 
 /// The mode in which the disk below an overlay is opened.

@@ -3,9 +3,8 @@
 //! `FILE:pN` is the partition with that number, and `FILE:p=NAME` the one with that name (GPT). If a file with the whole text as its name
 //! exists, the argument means that file.
 
-use std::ffi::OsStr;
+use blockwright_device::os_name;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Which partition.
@@ -39,7 +38,7 @@ impl Place {
     /// Takes a path apart. `exists` says whether there is a file of a name: it is asked for the whole path alone.
     pub fn parse(path: impl AsRef<Path>, exists: impl FnOnce(&Path) -> bool) -> Self {
         let path = path.as_ref();
-        let bytes = path.as_os_str().as_bytes();
+        let bytes = os_name::bytes(path);
         let whole = || Place {
             file: path.to_owned(),
             part: None,
@@ -49,7 +48,7 @@ impl Place {
         };
         match selector(&bytes[colon + 1..]) {
             Some(part) if colon > 0 && !exists(path) => Place {
-                file: PathBuf::from(OsStr::from_bytes(&bytes[..colon])),
+                file: PathBuf::from(&*os_name::of(&bytes[..colon])),
                 part: Some(part),
             },
             _ => whole(),

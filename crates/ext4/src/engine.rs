@@ -372,6 +372,7 @@ impl Space for Ext4 {
         self.fs.quota.set_limits(kind, id, limits)
     }
 
+    #[cfg(feature = "grow")]
     fn grow(&self, size: vfs::engine::NewSize) -> Result<vfs::engine::Grown> {
         self.fs.grow(size)
     }

@@ -3,8 +3,11 @@
 //!
 //! Not responsible for: I/O, caching, locking, allocation policy, or for deciding what to do about
 //! damage. A parser either returns a value every later computation can rely on, or a
-//! `FormatError` ([ext4's](ext4::FormatError), [f2fs's](f2fs::FormatError)) that names the structure
+//! `FormatError` ([ext4's](ext4::FormatError), f2fs's) that names the structure
 //! and the value it refused.
+//!
+//! Features (all default): `f2fs` has that format; `zstd` reads f2fs files that are compressed so; `casefold` folds names, and without it the one encoding
+//! that there is counts as unknown.
 //!
 //! Invariants: nothing here panics on any input bytes, allocates in proportion to an on-disk
 //! number, or contains unsafe code.
@@ -12,10 +15,13 @@
 
 pub mod common;
 pub mod ext4;
+#[cfg(feature = "f2fs")]
 pub mod f2fs;
+#[cfg(feature = "f2fs")]
 pub mod lzo;
 pub mod nokey;
 mod numbers;
+mod sha256;
 
 /// Whether a stored checksum is not the computed one. Every check of a checksum asks this.
 ///

@@ -4,7 +4,7 @@
 //! little-endian words), the first 149 bytes, and, when there are more, the SHA-256 of the rest. So every
 //! entry has a name that is legal, unique, at most 252 bytes, and stable. f2fs has one word of hash; the other is zero.
 
-use sha2::{Digest, Sha256};
+use crate::sha256;
 
 const PLAIN_BYTES: usize = 149;
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -17,7 +17,7 @@ pub fn encode(hash: (u32, u32), cipher: &[u8]) -> Vec<u8> {
     raw.extend_from_slice(&hash.1.to_le_bytes());
     raw.extend_from_slice(&cipher[..cipher.len().min(PLAIN_BYTES)]);
     if let Some(rest) = cipher.get(PLAIN_BYTES..).filter(|r| !r.is_empty()) {
-        raw.extend_from_slice(&Sha256::digest(rest));
+        raw.extend_from_slice(&sha256::digest(rest));
     }
     base64url(&raw)
 }

@@ -49,6 +49,8 @@ const UNSAFE_ROOMS: &[&str] = &["device", "fuse"];
 pub(crate) fn run() -> ExitCode {
     let (rooms, mut faults) = rules();
     faults.extend(packages());
+    faults.extend(crate::hosts::dependencies());
+    faults.extend(crate::hosts::check());
     for fault in &faults {
         eprintln!("xtask check: {fault}");
     }

@@ -7,7 +7,6 @@ use super::Rules;
 use super::budget::Budget;
 use super::data::Segment;
 use crate::{Error, ErrorKind, Result};
-use liblzma::stream::{CONCATENATED, Stream};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
@@ -113,6 +112,7 @@ fn read_magic(reader: &mut impl Read) -> io::Result<Vec<u8>> {
 
 /// The memory limit for unpacking xz, mostly its dictionary, whose size the stream claims. `xz -9` needs 65 MiB; zstd's
 /// own limit is 128 MiB.
+#[cfg(feature = "xz")]
 const XZ_MEMORY_MAX: u64 = 256 << 20;
 
 /// Bounds what a stream unpacks to: all of it would be written to the spool, or at least be waited for.
@@ -141,22 +141,41 @@ impl<R: Read> Read for Bounded<R> {
 }
 
 fn decompress<'a>(magic: &[u8], reader: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
+    #[cfg(any(feature = "gzip", feature = "zstd", feature = "xz"))]
     const BUFFER: usize = 256 << 10;
+    #[cfg(feature = "gzip")]
     if magic.starts_with(GZIP) {
         let reader = BufReader::with_capacity(BUFFER, reader);
         return Ok(Box::new(flate2::bufread::MultiGzDecoder::new(reader)));
     }
+    #[cfg(feature = "zstd")]
     if magic.starts_with(ZSTD) {
         let reader = BufReader::with_capacity(BUFFER, reader);
         return Ok(Box::new(zstd::stream::read::Decoder::with_buffer(reader)?));
     }
+    #[cfg(feature = "xz")]
     if magic.starts_with(XZ) {
         let reader = BufReader::with_capacity(BUFFER, reader);
-        let stream = Stream::new_stream_decoder(XZ_MEMORY_MAX, CONCATENATED);
+        let stream = liblzma::stream::Stream::new_stream_decoder(
+            XZ_MEMORY_MAX,
+            liblzma::stream::CONCATENATED,
+        );
         let stream = stream.map_err(std::io::Error::from)?;
         return Ok(Box::new(liblzma::bufread::XzDecoder::new_stream(
             reader, stream,
         )));
+    }
+    #[cfg(not(all(feature = "gzip", feature = "zstd", feature = "xz")))]
+    {
+        use crate::export::Compression;
+        let kinds = [
+            (GZIP, Compression::Gzip),
+            (ZSTD, Compression::Zstd),
+            (XZ, Compression::Xz),
+        ];
+        if let Some((_, absent)) = kinds.iter().find(|(start, _)| magic.starts_with(start)) {
+            return Err(absent.not_built());
+        }
     }
     if magic.starts_with(BZIP2) {
         return Err(Error::new(

@@ -204,8 +204,12 @@ impl Checker {
             packed.extend(self.store.read_run(run[0], count, "compressed data")?);
         }
         let bytes = cluster.len * BLOCK_SIZE;
-        Ok(compress::payload(&packed, cluster.summed)
-            .and_then(|payload| compress::decompress(cluster.algorithm, payload, bytes))
-            .map(drop))
+        let unpacked = compress::payload(&packed, cluster.summed)
+            .and_then(|payload| compress::decompress(cluster.algorithm, payload, bytes));
+        Ok(match unpacked {
+            // Not an issue of the volume: this build cannot tell.
+            Err(FormatError::CompressNotBuilt { .. }) => Ok(()),
+            unpacked => unpacked.map(drop),
+        })
     }
 }

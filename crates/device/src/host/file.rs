@@ -3,10 +3,9 @@
 //! With `O_DIRECT`, memory that is not aligned goes through a bounce buffer; offsets and lengths
 //! are aligned because the geometry's logical block says what the file wants.
 
+use super::sys;
 use crate::monitor::Monitor;
 use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, Flags, Geometry, Result};
-use rustix::fs::FallocateFlags;
-use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::File;
 use std::io::IoSlice;
 use std::path::PathBuf;
@@ -16,8 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const BOUNCE_BYTES: usize = 1 << 20;
 /// The kernel takes no more slices in one call (`UIO_MAXIOV`).
 pub(super) const SLICES_MAX: usize = 1024;
-/// `linux/fs.h`: `_IO(0x12, 119)`.
-const BLKDISCARD: libc::Ioctl = libc::_IO(0x12, 119);
 /// How often a transient refusal is tried again.
 pub(super) const RETRIES_MAX: u32 = 64;
 
@@ -36,11 +33,11 @@ pub(super) struct HostFile {
     pub(super) monitor: Monitor,
 }
 
-/// What an errno means for a device.
+/// What a number of the host's means for a device.
 pub(super) fn kind_of(errno: i32) -> DeviceErrorKind {
     match errno {
-        libc::ENXIO | libc::ENODEV | libc::ESHUTDOWN => DeviceErrorKind::Gone,
-        libc::EROFS => DeviceErrorKind::ReadOnly,
+        errno if sys::means_gone(errno) => DeviceErrorKind::Gone,
+        errno if sys::means_read_only(errno) => DeviceErrorKind::ReadOnly,
         errno => DeviceErrorKind::Os(errno),
     }
 }
@@ -54,10 +51,8 @@ pub(super) enum Step {
 }
 
 impl Drop for HostFile {
-    /// Lets the lock go at once. Closing alone would not, while a program that another thread is just
-    /// starting still has a copy of the descriptor (between its fork and its exec).
     fn drop(&mut self) {
-        let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
+        sys::unlock(&self.file);
     }
 }
 
@@ -77,7 +72,7 @@ impl HostFile {
     ) -> std::result::Result<Step, DeviceErrorKind> {
         match result {
             // Cancelled: the ring's thread was interrupted before the kernel began.
-            Err(libc::EINTR | libc::EAGAIN | libc::ECANCELED) if *retries < RETRIES_MAX => {
+            Err(sys::EINTR | sys::EAGAIN | sys::ECANCELED) if *retries < RETRIES_MAX => {
                 *retries += 1;
                 Ok(Step::Again)
             }
@@ -114,16 +109,16 @@ impl HostFile {
         };
         let block = u64::from(self.opened.logical_block_bytes);
         let bytes = bytes.next_multiple_of(block);
-        // It may have become longer by others. I/O is positional: the file's own position means nothing.
-        let end = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))
-            .map_err(|e| error(kind_of(e.raw_os_error())))?;
+        // It may have become longer by others.
+        let end = sys::end(&self.file).map_err(|e| error(kind_of(e)))?;
         self.bytes.fetch_max(end - end % block, Ordering::AcqRel);
         if bytes > self.geometry().bytes {
             if self.block_special || self.opened.read_only {
                 return Err(error(DeviceErrorKind::Unsupported));
             }
-            rustix::fs::ftruncate(&self.file, bytes)
-                .map_err(|e| error(kind_of(e.raw_os_error())))?;
+            self.file
+                .set_len(bytes)
+                .map_err(|e| error(kind_of(sys::number_of(&e))))?;
             self.bytes.fetch_max(bytes, Ordering::AcqRel);
         }
         Ok(())
@@ -136,12 +131,12 @@ impl HostFile {
         }
         let (end, block) = (self.geometry().bytes, self.opened.logical_block_bytes);
         let mut buf = AlignedBuf::zeroed(block.max(4096) as usize);
-        let read = rustix::io::pread(&self.file, &mut buf[..block as usize], end);
+        let read = sys::read(&self.file, &mut buf[..block as usize], end);
         let read = read.map_err(|e| DeviceError {
             op: "read",
             offset: DevOffset(end),
             bytes: u64::from(block),
-            kind: kind_of(e.raw_os_error()),
+            kind: kind_of(e),
         })?;
         Ok(buf[..read].to_vec())
     }
@@ -152,10 +147,10 @@ impl HostFile {
         if self.block_special {
             return offset;
         }
-        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset.0)) {
-            Ok(at) => DevOffset(at).max(offset).min(end),
+        match sys::next_data(&self.file, offset.0) {
+            Ok(Some(at)) => DevOffset(at).max(offset).min(end),
             // Nothing but a hole up to the end.
-            Err(Errno::NXIO) => end,
+            Ok(None) => end,
             Err(_) => offset,
         }
     }
@@ -189,8 +184,7 @@ impl HostFile {
     ) -> std::result::Result<(), DeviceErrorKind> {
         let (mut moved, mut retries) = (0, 0);
         while moved < buf.len() {
-            let result = rustix::io::pread(&self.file, &mut buf[moved..], offset + moved as u64);
-            let result = result.map_err(Errno::raw_os_error);
+            let result = sys::read(&self.file, &mut buf[moved..], offset + moved as u64);
             match self.step(result, moved, buf.len(), &mut retries)? {
                 Step::Again => std::thread::yield_now(),
                 Step::Advance(more) => moved += more,
@@ -234,12 +228,7 @@ impl HostFile {
         slices: &[&[u8]],
         flags: Flags,
     ) -> std::result::Result<(), DeviceErrorKind> {
-        let dsync = flags.contains(Flags::FUA);
-        let rw = if dsync {
-            ReadWriteFlags::DSYNC
-        } else {
-            ReadWriteFlags::empty()
-        };
+        let durable = flags.contains(Flags::FUA);
         let mut list: Vec<IoSlice<'_>> = slices
             .iter()
             .filter(|s| !s.is_empty())
@@ -249,25 +238,8 @@ impl HostFile {
         let (mut list, mut moved, mut retries) = (&mut list[..], 0, 0);
         while moved < len {
             let now = &list[..list.len().min(SLICES_MAX)];
-            let result = match rustix::io::pwritev2(&self.file, now, offset + moved as u64, rw) {
-                // A file system without RWF_DSYNC: write, then make it durable the long way.
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                    let at = offset + moved as u64;
-                    rustix::io::pwritev(&self.file, now, at).and_then(|written| {
-                        if dsync {
-                            rustix::fs::fdatasync(&self.file)?;
-                        }
-                        Ok(written)
-                    })
-                }
-                result => result,
-            };
-            match self.step(
-                result.map_err(Errno::raw_os_error),
-                moved,
-                len,
-                &mut retries,
-            )? {
+            let result = sys::write(&self.file, now, offset + moved as u64, durable);
+            match self.step(result, moved, len, &mut retries)? {
                 Step::Again => std::thread::yield_now(),
                 Step::Advance(more) => {
                     IoSlice::advance_slices(&mut list, more);
@@ -282,91 +254,41 @@ impl HostFile {
         if self.opened.read_only {
             return Ok(());
         }
-        loop {
-            match rustix::fs::fdatasync(&self.file) {
-                Ok(()) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(errno) => {
-                    let kind = kind_of(errno.raw_os_error());
-                    return Err(DeviceError {
-                        op: "flush",
-                        offset: DevOffset(0),
-                        bytes: 0,
-                        kind,
-                    });
-                }
-            }
-        }
+        sys::flush(&self.file).map_err(|errno| DeviceError {
+            op: "flush",
+            offset: DevOffset(0),
+            bytes: 0,
+            kind: kind_of(errno),
+        })
     }
 
     pub(super) fn discard(&self, offset: DevOffset, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }
-        let result = if self.block_special {
-            self.discard_blocks(offset.0, bytes)
-        } else {
-            self.punch(offset.0, bytes)
-        };
-        match result {
-            // Discard is advice: a device that cannot take it has lost nothing.
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
-            Err(errno) => {
-                let kind = kind_of(errno.raw_os_error());
-                Err(DeviceError {
-                    op: "discard",
-                    offset,
-                    bytes,
-                    kind,
-                })
-            }
-        }
+        let result = sys::discard(&self.file, self.block_special, offset.0, bytes);
+        result.map_err(|errno| DeviceError {
+            op: "discard",
+            offset,
+            bytes,
+            kind: kind_of(errno),
+        })
     }
 
-    fn punch(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
-        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        loop {
-            match rustix::fs::fallocate(&self.file, mode, offset, bytes) {
-                Err(Errno::INTR) => {}
-                result => return result,
-            }
-        }
-    }
-
-    fn discard_blocks(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
-        use std::os::fd::AsRawFd;
-        let range = [offset, bytes];
-        // SAFETY: BLKDISCARD reads two u64, offset and length, from the pointer, which stays
-        // valid during the call; the descriptor is open as long as `self.file`.
-        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), BLKDISCARD, &range) };
-        if result == 0 {
-            return Ok(());
-        }
-        let errno = std::io::Error::last_os_error().raw_os_error();
-        Err(Errno::from_raw_os_error(errno.unwrap_or(libc::EIO)))
-    }
-
-    /// Zeroes by a hole in a regular file (which keeps images sparse), by the device's command
-    /// for a block special, and by writing where the host has neither.
+    /// Zeroes as the host can without a transfer, and otherwise by writing.
     pub(super) fn write_zeroes(&self, offset: DevOffset, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }
-        let result = if self.block_special {
-            let mode = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(&self.file, mode, offset.0, bytes)
-        } else {
-            self.punch(offset.0, bytes)
-        };
         let error = |kind| DeviceError {
             op: "write-zeroes",
             offset,
             bytes,
             kind,
         };
-        match result {
-            Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::INTR) => {
+        match sys::zero(&self.file, self.block_special, offset.0, bytes) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
                 let zeroes = AlignedBuf::zeroed(bytes.min(BOUNCE_BYTES as u64) as usize);
                 let (mut at, end) = (offset.0, offset.0 + bytes);
                 while at < end {
@@ -377,7 +299,7 @@ impl HostFile {
                 }
                 Ok(())
             }
-            Err(errno) => Err(error(kind_of(errno.raw_os_error()))),
+            Err(errno) => Err(error(kind_of(errno))),
         }
     }
 }

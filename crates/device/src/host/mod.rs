@@ -2,7 +2,8 @@
 //!
 //! [`HostDevice`] opens, locks and sizes it (`open`), performs synchronous requests in
 //! the caller's thread (`file`), and hands submitted ones to a back end: io_uring (`uring`) or,
-//! where that is not permitted, a small pool of threads (`plain`). Discard and write-zeroes may
+//! where that is not permitted, not compiled (feature `uring`) or unknown, a small pool of threads (`plain`).
+//! What differs between hosts is in `sys`. Discard and write-zeroes may
 //! take long in the host's file system, so both back ends run them in the pool.
 //!
 //! Geometry: a regular file whose size is not a multiple of the logical block is rounded *down*;
@@ -15,23 +16,41 @@
 //! [`open()`] takes addresses of NBD servers' exports (`nbd`) as well as paths: what a user calls an image.
 
 mod file;
+#[cfg(target_os = "linux")]
 mod flags;
+mod mode;
+#[cfg(all(feature = "nbd", target_os = "linux"))]
 pub mod nbd;
+pub mod nbd_address;
+#[cfg(not(all(feature = "uring", target_os = "linux")))]
+mod no_uring;
+#[cfg(target_os = "linux")]
 mod open;
+#[cfg(not(target_os = "linux"))]
+mod open_elsewhere;
+#[cfg(all(feature = "uring", target_os = "linux"))]
 mod own_ring;
+#[cfg(all(feature = "uring", target_os = "linux"))]
 mod parts;
 mod plain;
 pub(crate) mod priority;
+#[cfg(all(feature = "uring", target_os = "linux"))]
 pub mod probe;
 mod queue;
+#[cfg(all(feature = "uring", target_os = "linux"))]
 mod slab;
-#[cfg(test)]
+pub(crate) mod sys;
+#[cfg(all(test, target_os = "linux"))]
 mod tests;
+#[cfg(all(feature = "uring", target_os = "linux"))]
 mod uring;
 
+#[cfg(target_os = "linux")]
 pub use flags::{FileFlags, file_flags, trim_mounted};
-pub use open::{DirectIo, Engine, OpenMode};
+pub use mode::{DirectIo, Engine, OpenMode};
+#[cfg(all(feature = "uring", target_os = "linux"))]
 pub use own_ring::OwnRing;
+#[cfg(all(feature = "uring", target_os = "linux"))]
 pub use uring::restrict as restrict_ring;
 
 use crate::monitor::{Kind, Monitor, Seen};
@@ -40,16 +59,21 @@ use crate::{
     Request, Result, SharedDevice, refuse,
 };
 use file::HostFile;
+#[cfg(not(all(feature = "uring", target_os = "linux")))]
+use no_uring::{self as own_ring, Uring};
+#[cfg(not(target_os = "linux"))]
+use open_elsewhere as open;
 use plain::Pool;
 use std::path::Path;
 use std::sync::Arc;
+#[cfg(all(feature = "uring", target_os = "linux"))]
 use uring::Uring;
 
 /// Opens what a user calls an image: a regular file, a block special, or the export of an NBD server, by its address
-/// (see [`nbd::NbdAddress`]; of `mode` only `read_only` and `lock` concern it).
+/// (see [`nbd_address::NbdAddress`]; of `mode` only `read_only` and `lock` concern it).
 ///
 /// # Errors
-/// As [`HostDevice::open`] and [`nbd::NbdDevice::open`]; [`DeviceErrorKind::Refused`] for an address that is invalid.
+/// As [`HostDevice::open`] and opening an export; [`DeviceErrorKind::Refused`] for an address that is invalid.
 pub fn open(place: impl AsRef<Path>, mode: OpenMode) -> Result<SharedDevice> {
     hold(place, mode)?.start()
 }
@@ -61,12 +85,14 @@ pub struct Held(Holding);
 enum Holding {
     File(Box<HostFile>, OpenMode),
     /// The connection to an NBD server, after the handshake.
+    #[cfg(all(feature = "nbd", target_os = "linux"))]
     Export(Box<nbd::NbdDevice>),
     /// A device of another crate.
     Other(Box<dyn FnOnce() -> Result<SharedDevice> + Send>),
 }
 
 impl Held {
+    #[cfg(all(feature = "nbd", target_os = "linux"))]
     /// The same, for a process that can make no connections later: those to an export that are lost are made again in this way.
     #[must_use]
     pub fn reconnect_by(self, connector: nbd::Connector) -> Self {
@@ -90,6 +116,7 @@ impl Held {
     pub fn start(self) -> Result<SharedDevice> {
         match self.0 {
             Holding::File(file, mode) => HostDevice::start(*file, &mode),
+            #[cfg(all(feature = "nbd", target_os = "linux"))]
             Holding::Export(device) => device.begin(),
             Holding::Other(start) => start(),
         }
@@ -102,11 +129,12 @@ impl Held {
 /// As [`open()`].
 pub fn hold(place: impl AsRef<Path>, mode: OpenMode) -> Result<Held> {
     let place = place.as_ref();
-    match nbd::NbdAddress::parse(place) {
+    match nbd_address::NbdAddress::parse(place) {
         None => {
             let file = open::open(place, &mode)?;
             Ok(Held(Holding::File(Box::new(file), mode)))
         }
+        #[cfg(all(feature = "nbd", target_os = "linux"))]
         Some(Ok(address)) => {
             let options = nbd::NbdOptions {
                 read_only: mode.read_only,
@@ -115,12 +143,11 @@ pub fn hold(place: impl AsRef<Path>, mode: OpenMode) -> Result<Held> {
             };
             nbd::NbdDevice::connect(&address, &options).map(|d| Held(Holding::Export(Box::new(d))))
         }
-        Some(Err(why)) => Err(DeviceError {
-            op: "open",
-            offset: DevOffset(0),
-            bytes: 0,
-            kind: DeviceErrorKind::Refused { why },
-        }),
+        #[cfg(not(all(feature = "nbd", target_os = "linux")))]
+        Some(Ok(_)) => Err(sys::refused(DeviceErrorKind::Refused {
+            why: "this build has no NBD client: it needs Linux and the feature `nbd`".to_owned(),
+        })),
+        Some(Err(why)) => Err(sys::refused(DeviceErrorKind::Refused { why })),
     }
 }
 

@@ -7,84 +7,16 @@
 
 use super::file::{HostFile, kind_of};
 use super::flags::is_set_read_only;
+use super::mode::{DirectIo, OpenMode};
+use super::sys::refused;
 use crate::monitor::Monitor;
-use crate::{AlignedBuf, DevOffset, DeviceError, DeviceErrorKind, Geometry, Result};
+use crate::{AlignedBuf, DeviceError, DeviceErrorKind, Geometry, Result};
 use rustix::fs::{FileType, FlockOperation, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-
-/// Whether to go around the host's page cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum DirectIo {
-    /// Direct where the file takes it at 512-byte granularity (or is a block special), otherwise
-    /// buffered: a coarser granularity would make blocks of 1 KiB impossible.
-    #[default]
-    Auto,
-    /// Through the host's page cache.
-    Never,
-    /// Direct, with the logical block that this needs, or an error.
-    Always,
-}
-
-/// How submitted requests are performed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Engine {
-    /// io_uring where the host permits it, otherwise threads.
-    #[default]
-    Auto,
-    /// A pool of threads with ordinary system calls.
-    Plain,
-    /// io_uring, or an error.
-    Uring,
-}
-
-/// How to open a device. The default: for reading and writing, locked, direct where possible.
-#[derive(Clone, Copy, Debug)]
-pub struct OpenMode {
-    /// Refuse writes, and open the file for reading only.
-    pub read_only: bool,
-    /// Whether to go around the host's page cache.
-    pub direct: DirectIo,
-    /// Take the advisory lock, and claim a block special. Without it the caller answers for
-    /// no other user of the device.
-    pub lock: bool,
-    /// How submitted requests are performed.
-    pub engine: Engine,
-}
-
-impl Default for OpenMode {
-    fn default() -> Self {
-        OpenMode {
-            read_only: false,
-            direct: DirectIo::default(),
-            lock: true,
-            engine: Engine::default(),
-        }
-    }
-}
-
-impl OpenMode {
-    /// For reading only; otherwise the default.
-    #[must_use]
-    pub fn read_only() -> Self {
-        OpenMode {
-            read_only: true,
-            ..OpenMode::default()
-        }
-    }
-}
-
-fn refused(kind: DeviceErrorKind) -> DeviceError {
-    DeviceError {
-        op: "open",
-        offset: DevOffset(0),
-        bytes: 0,
-        kind,
-    }
-}
 
 fn failed(errno: Errno) -> DeviceError {
     refused(kind_of(errno.raw_os_error()))
@@ -307,7 +239,7 @@ mod tests {
     use super::super::HostDevice;
     use super::super::tests::Scratch;
     use super::*;
-    use crate::Flags;
+    use crate::{DevOffset, Flags};
 
     #[test]
     fn a_second_writer_is_refused_by_name() {

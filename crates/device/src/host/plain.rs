@@ -6,6 +6,7 @@
 use super::file::HostFile;
 use super::perform;
 use super::queue::{Queue, completing};
+use super::sys;
 use crate::{DeviceErrorKind, Request};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -68,11 +69,16 @@ impl Pool {
             Err(error) => {
                 // No thread at all: nothing would ever complete the queued requests.
                 drop(threads);
-                let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
+                // A host without threads (WASI): the submitter performs its requests itself.
+                let here = error.kind() == std::io::ErrorKind::Unsupported;
+                let errno = error.raw_os_error().unwrap_or(sys::EAGAIN);
                 let queued = std::mem::take(&mut self.shared.queue.lock().items);
-                for request in queued {
-                    let error = request.error(DeviceErrorKind::Os(errno));
-                    completing(|| self.shared.file.monitor.complete(request, Err(error)));
+                for mut request in queued {
+                    let result = match here {
+                        true => perform(&self.shared.file, &mut request),
+                        false => Err(request.error(DeviceErrorKind::Os(errno))),
+                    };
+                    completing(|| self.shared.file.monitor.complete(request, result));
                 }
             }
         }

@@ -7,10 +7,9 @@
 //! Huge pages that were received stay, at most [`REGIONS_MAX`], so none is ever split. A caller that finds no free block takes an ordinary
 //! buffer. The lock is a leaf, held for bookkeeping, and for the mapping of a region, which happens [`REGIONS_MAX`] times.
 
-use super::supply::map_aligned;
+use super::pages;
 use crate::lender::Lender;
 use parking_lot::Mutex;
-use rustix::mm::{Advice, madvise};
 use std::ops::Range;
 use std::ptr::NonNull;
 
@@ -54,9 +53,9 @@ impl Drop for Lease {
 
 /// Memory of [`REGION_BYTES`] that asks for a huge page; `None` when the system has none.
 fn map() -> Option<NonNull<u8>> {
-    let start = map_aligned(REGION_BYTES)?;
+    let start = pages::map_aligned(REGION_BYTES)?;
     // SAFETY: what was just mapped. What is no huge page serves as well.
-    let _ = unsafe { madvise(start.as_ptr().cast(), REGION_BYTES, Advice::LinuxHugepage) };
+    unsafe { pages::huge(start.as_ptr(), REGION_BYTES) };
     Some(start)
 }
 

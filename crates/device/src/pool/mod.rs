@@ -20,6 +20,7 @@
 
 mod buddy;
 pub(crate) mod huge;
+mod pages;
 mod supply;
 
 use buddy::{Block, Buddy, PAGES};

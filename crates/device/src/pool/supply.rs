@@ -6,8 +6,8 @@
 //! in small steps.
 
 use super::REGION_BYTES;
+use super::pages;
 use parking_lot::Mutex;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -31,33 +31,10 @@ static READY: Mutex<Vec<Region>> = Mutex::new(Vec::new());
 static FILLING: AtomicBool = AtomicBool::new(false);
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// New memory, zero, of this many bytes and aligned to as many, which are a power of two and whole pages; `None` when the system has none,
-/// or the process may not have more. It has no other reference.
-pub(super) fn map_aligned(bytes: usize) -> Option<NonNull<u8>> {
-    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: new memory at a place of the kernel's choice.
-    let raw = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * bytes, access, flags) }
-        .ok()?
-        .cast::<u8>();
-    let before = raw.align_offset(bytes);
-    // SAFETY: within what was just mapped, which is twice as long; no other reference exists yet. Memory that
-    // cannot be unmapped stays, untouched.
-    unsafe {
-        if before > 0 {
-            let _ = munmap(raw.cast(), before);
-        }
-        let start = raw.add(before);
-        if before < bytes {
-            let _ = munmap(start.add(bytes).cast(), bytes - before);
-        }
-        NonNull::new(start)
-    }
-}
-
 impl Region {
     /// `None` when the system has no memory for it, or the process may not have more.
     fn map() -> Option<Self> {
-        map_aligned(REGION_BYTES).map(Region)
+        pages::map_aligned(REGION_BYTES).map(Region)
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
@@ -69,26 +46,15 @@ impl Region {
     /// # Safety
     /// The part lies within the region at whole pages, and no reference to it exists.
     pub(super) unsafe fn cool(&self, at: usize, bytes: usize) {
-        // SAFETY: promised by the caller. Should the kernel refuse, which it does for locked memory only, the part is cleared below.
-        let done = unsafe { madvise(self.0.as_ptr().add(at).cast(), bytes, Advice::LinuxDontNeed) };
-        if done.is_err() {
-            // SAFETY: as above.
-            unsafe { self.0.as_ptr().add(at).write_bytes(0, bytes) };
-        }
+        // SAFETY: promised by the caller.
+        unsafe { pages::clear(self.0.as_ptr().add(at), bytes) };
     }
 
     /// Has the kernel put memory there. One that cannot (it is older than Linux 5.14, or has none) leaves it to the first touch.
     fn populate(&self) {
         for at in (0..REGION_BYTES).step_by(STEP_BYTES) {
             // SAFETY: within the region; contents stay as they are.
-            let done = unsafe {
-                madvise(
-                    self.0.as_ptr().add(at).cast(),
-                    STEP_BYTES,
-                    Advice::LinuxPopulateWrite,
-                )
-            };
-            if done.is_err() {
+            if !unsafe { pages::populate(self.0.as_ptr().add(at), STEP_BYTES) } {
                 return;
             }
         }
@@ -97,8 +63,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and a dropped region has no user. If it cannot be unmapped it stays.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), REGION_BYTES) };
+        // SAFETY: it was mapped with this length, and a dropped region has no user.
+        unsafe { pages::unmap(self.0, REGION_BYTES) };
     }
 }
 

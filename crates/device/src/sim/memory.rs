@@ -12,13 +12,13 @@
 //!
 //! Not responsible for durability: what is written is there. `sim::recording` models its loss.
 
+use crate::positional::{next_run, read_exact_at, write_all_at};
 use crate::{AlignedBuf, BlockDevice, DevOffset, Flags, Geometry, Op, Request, Result, refuse};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -88,16 +88,13 @@ impl MemoryDevice {
         let mut buf = vec![0; CHUNK_BYTES];
         let mut at = 0;
         while at < len {
-            let data = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
-                Ok(data) => data,
-                Err(rustix::io::Errno::NXIO) => break,
-                Err(errno) => return Err(errno.into()),
+            let Some((data, hole)) = next_run(&file, at, len)? else {
+                break;
             };
-            let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(data))?.min(len);
             at = data;
             while at < hole {
                 let part = &mut buf[..CHUNK_BYTES.min((hole - at) as usize)];
-                file.read_exact_at(part, at)?;
+                read_exact_at(&file, part, at)?;
                 device.store(at, part);
                 at += part.len() as u64;
             }
@@ -118,7 +115,7 @@ impl MemoryDevice {
             // Page by page: a chunk of 64 KiB mostly holds less.
             for (page, bytes) in chunk[..len].chunks(4096).enumerate() {
                 if !is_zero(bytes) {
-                    file.write_all_at(bytes, at + page as u64 * 4096)?;
+                    write_all_at(&file, bytes, at + page as u64 * 4096)?;
                 }
             }
         }

@@ -40,6 +40,13 @@ fn inflate(method: Compression, packed: &[u8], cluster: usize) -> Result<Vec<u8>
         Compression::Deflate => flate2::read::DeflateDecoder::new(packed)
             .take(cluster as u64)
             .read_to_end(&mut out),
+        #[cfg(not(feature = "zstd"))]
+        Compression::Zstd => {
+            return Err(Error::Unsupported(
+                "qcow2: a cluster is compressed by zstd, which this build cannot read (feature `zstd`)".to_owned(),
+            ));
+        }
+        #[cfg(feature = "zstd")]
         Compression::Zstd => zstd::stream::read::Decoder::new(packed).and_then(|decoder| {
             decoder
                 .single_frame()

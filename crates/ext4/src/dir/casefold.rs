@@ -4,7 +4,7 @@
 use super::Directories;
 use crate::inode::ext4;
 use crate::{Error, ErrorKind, Result};
-use blockwright_ondisk::common::casefold::{self, ENCODING_UTF8_12_1, STRICT};
+use blockwright_ondisk::common::casefold::{self, STRICT};
 use blockwright_ondisk::ext4::InodeFlags;
 use blockwright_vfs as vfs;
 use std::borrow::Cow;
@@ -21,7 +21,7 @@ impl Directories {
     /// `UnsupportedFeature` when the volume's encoding is not known.
     pub(crate) fn fold_name<'a>(&self, name: &'a [u8]) -> Result<Cow<'a, [u8]>> {
         let encoding = self.volume.superblock().raw.encoding.get();
-        if encoding != ENCODING_UTF8_12_1 {
+        if !casefold::is_known(encoding) {
             return Err(
                 Error::new(ErrorKind::UnsupportedFeature, "casefolded directory").detail(format!(
                     "the volume's name encoding {encoding} is not known"

@@ -19,6 +19,7 @@
 //! Nothing here takes time or memory in proportion to the volume, with one exception. The free
 //! totals of a volume that was not unmounted are added up from its group descriptors, in a stream.
 
+#[cfg(feature = "grow")]
 mod grow;
 mod mmp;
 mod tuning;
@@ -43,7 +44,7 @@ use crate::recovery::Recovery;
 use crate::volume::{ErrorRecord, Volume, now_seconds, write_record};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, DeviceExt, OverlayDevice, SharedDevice};
-use blockwright_ondisk::common::casefold::ENCODING_UTF8_12_1;
+use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::ext4::superblock::{OS_HURD, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
 use blockwright_ondisk::ext4::{
     BlockNo, Compat, FormatError, GroupDesc, GroupNo, Incompat, RawSuperblock, RoCompat, Superblock,
@@ -136,7 +137,7 @@ fn unwritable_features(superblock: &Superblock) -> Vec<String> {
         unwritable.push("inodes_of_the_hurd".to_owned());
     }
     let encoding = superblock.raw.encoding.get();
-    if features.has_incompat(Incompat::CASEFOLD) && encoding != ENCODING_UTF8_12_1 {
+    if features.has_incompat(Incompat::CASEFOLD) && !casefold::is_known(encoding) {
         unwritable.push(format!("name_encoding_{encoding}"));
     }
     unwritable

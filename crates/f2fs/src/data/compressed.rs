@@ -13,10 +13,10 @@ use crate::data::Data;
 use crate::node::Place;
 use crate::node::change::address_in;
 use crate::node::inode::{Body, f2fs};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, DeviceExt};
 use blockwright_ondisk::f2fs::compress;
-use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Ino, node};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, FormatError, Ino, node};
 use blockwright_vfs::Inode;
 
 const OP: &str = "read compressed data";
@@ -94,7 +94,12 @@ impl Data {
         let verify = extra.compress_flag & compress::FLAG_CHECKSUM != 0;
         let payload = compress::payload(&packed, verify).map_err(refused)?;
         let bytes = body.cluster * BLOCK_SIZE;
-        let plain = compress::decompress(algorithm, payload, bytes).map_err(refused)?;
+        let plain = compress::decompress(algorithm, payload, bytes).map_err(|e| match e {
+            FormatError::CompressNotBuilt { .. } => Error::new(ErrorKind::UnsupportedFeature, OP)
+                .ino(inode.ino())
+                .detail(e.to_string()),
+            e => refused(e),
+        })?;
         Ok(AlignedBuf::copy_of(&plain))
     }
 }

@@ -28,11 +28,12 @@ use crate::node::tree::Tree;
 use crate::volume::Volume;
 use crate::volume::vfs_ino;
 use crate::{Error, ErrorKind, Result};
+use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::f2fs::dir::{
     DentryLayout, DentryView, DirEntry, NameBytes, SLOTS_PER_BLOCK,
 };
 use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags, InodeFlags};
-use blockwright_ondisk::f2fs::superblock::{ENCODING_STRICT, ENCODING_UTF8_12_1};
+use blockwright_ondisk::f2fs::superblock::ENCODING_STRICT;
 use blockwright_ondisk::f2fs::types::NAME_MAX;
 use blockwright_ondisk::f2fs::{FileKind, Ino, dir_geometry, hash};
 use blockwright_ondisk::nokey;
@@ -131,7 +132,7 @@ impl Directories {
             }));
         }
         let encoding = self.volume.sb.raw.s_encoding.get();
-        if encoding != ENCODING_UTF8_12_1 {
+        if !casefold::is_known(encoding) {
             return Err(
                 Error::new(ErrorKind::UnsupportedFeature, OP).detail(format!(
                     "the volume's name encoding {encoding} is not known"

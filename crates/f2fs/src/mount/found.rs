@@ -10,7 +10,7 @@
 use crate::options::Options;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, SharedDevice};
-use blockwright_ondisk::common::casefold::ENCODING_UTF8_12_1;
+use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::f2fs::checkpoint::{CheckpointFlags, verify_block};
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::node::Footer;
@@ -216,7 +216,7 @@ pub(crate) fn why_not_written(
         return because("the volume has the feature \"ro\"");
     }
     let encoding = sb.raw.s_encoding.get();
-    if geo.features.contains(Features::CASEFOLD) && encoding != ENCODING_UTF8_12_1 {
+    if geo.features.contains(Features::CASEFOLD) && !casefold::is_known(encoding) {
         let why = format!("its name encoding {encoding} is not known");
         return Ok(Some(why));
     }

@@ -21,10 +21,28 @@
 
 use std::borrow::Cow;
 
+#[cfg(feature = "casefold")]
 use unicode_normalization::char::{canonical_combining_class, decompose_canonical};
+
+/// Stands for the tables of a build without the feature `casefold`. No encoding is known then, so no name is folded.
+#[cfg(not(feature = "casefold"))]
+fn decompose_canonical(c: char, mut emit: impl FnMut(char)) {
+    emit(c);
+}
+
+#[cfg(not(feature = "casefold"))]
+fn canonical_combining_class(_: char) -> u8 {
+    0
+}
 
 /// The one encoding there is: UTF-8 as of Unicode 12.1.
 pub const ENCODING_UTF8_12_1: u16 = 1;
+/// Whether names of this encoding can be folded: there is one, and without the feature `casefold` none.
+#[must_use]
+pub fn is_known(encoding: u16) -> bool {
+    cfg!(feature = "casefold") && encoding == ENCODING_UTF8_12_1
+}
+
 /// In the flags of the encoding: names that are not UTF-8 are refused.
 pub const STRICT: u16 = 1;
 
@@ -227,7 +245,7 @@ fn fold(name: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The form of a name that is compared and hashed; the name itself where it is not folded. It may be empty, and longer than a
-/// name may be. (f2fs has limits of its own: [`crate::f2fs::hash::fold_name`].)
+/// name may be. (f2fs has limits of its own: `f2fs::hash::fold_name`.)
 #[must_use]
 pub fn fold_name(name: &[u8]) -> Cow<'_, [u8]> {
     fold(name).map_or(Cow::Borrowed(name), Cow::Owned)
@@ -239,7 +257,7 @@ pub fn is_newer(name: &str) -> bool {
     name.chars().any(|c| is_in(c, NEWER))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "casefold"))]
 mod tests {
     use super::*;
 

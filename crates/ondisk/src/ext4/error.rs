@@ -3,12 +3,37 @@
 //! A variant says what is wrong with a structure; where that structure lies (device, inode, block)
 //! is known to the reader, and is part of the error only where the check needs it.
 
-use thiserror::Error;
-
 use super::types::{BlockNo, FileBlock, GroupNo, Ino, NodePlace};
 
+/// An error type whose variants have their messages in front of them, with fields in braces. `thiserror` does the same, at the price of three more crates
+/// for every build.
+macro_rules! with_messages {
+    (
+        $(#[$of_type:meta])*
+        pub enum $name:ident {
+            $(#[error($message:literal)] $variant:ident $({ $($field:ident: $type:ty),* $(,)? })?),* $(,)?
+        }
+    ) => {
+        $(#[$of_type])*
+        pub enum $name {
+            $($variant $({ $($field: $type),* })?),*
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self {
+                    $(Self::$variant $({ $($field),* })? => write!(f, $message)),*
+                }
+            }
+        }
+
+        impl std::error::Error for $name {}
+    };
+}
+
+with_messages! {
 /// Why bytes are not what they should be.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the messages say it; fields are what was found and what was expected
 #[non_exhaustive]
 pub enum FormatError {
@@ -303,4 +328,5 @@ pub enum FormatError {
         found: u32,
         expected: u32,
     },
+}
 }

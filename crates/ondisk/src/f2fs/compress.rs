@@ -114,7 +114,7 @@ pub fn cluster_blocks(addresses: &[BlockAddr]) -> Result<Option<&[BlockAddr]>, F
 /// What a cluster holds, from its compressed bytes: exactly `bytes` of them, independent of what these claim.
 ///
 /// # Errors
-/// [`FormatError::CompressData`], [`FormatError::CompressSize`].
+/// [`FormatError::CompressData`], [`FormatError::CompressSize`]; [`FormatError::CompressNotBuilt`] without the feature `zstd`.
 pub fn decompress(
     algorithm: Algorithm,
     payload: &[u8],
@@ -128,6 +128,9 @@ pub fn decompress(
         Algorithm::Lz4 => {
             lz4_flex::block::decompress(payload, bytes).map_err(|e| bad(e.to_string()))?
         }
+        #[cfg(not(feature = "zstd"))]
+        Algorithm::Zstd => return Err(FormatError::CompressNotBuilt { algorithm }),
+        #[cfg(feature = "zstd")]
         Algorithm::Zstd => {
             zstd::bulk::decompress(payload, bytes).map_err(|e| bad(e.to_string()))?
         }
@@ -172,8 +175,12 @@ mod tests {
     fn sizes_are_held() {
         let data: Vec<u8> = (0..16384u32).map(|n| (n / 100) as u8).collect();
         let lz4 = lz4_flex::block::compress(&data);
-        let zstd = zstd::bulk::compress(&data, 3).unwrap();
-        for (algorithm, packed) in [(Algorithm::Lz4, lz4), (Algorithm::Zstd, zstd)] {
+        let packed = [
+            (Algorithm::Lz4, lz4),
+            #[cfg(feature = "zstd")]
+            (Algorithm::Zstd, zstd::bulk::compress(&data, 3).unwrap()),
+        ];
+        for (algorithm, packed) in packed {
             assert_eq!(decompress(algorithm, &packed, 16384).unwrap(), data);
             // More than there is room for, and less.
             assert!(decompress(algorithm, &packed, 16383).is_err());

@@ -221,6 +221,8 @@ pub enum FormatError {
         algorithm: Algorithm,
         reason: String,
     },
+    #[error("compressed cluster: {algorithm:?}, which this build cannot read (feature `zstd`)")]
+    CompressNotBuilt { algorithm: Algorithm },
     #[error("compressed cluster: decompresses to {found} bytes, expected {expected}")]
     CompressSize { found: usize, expected: usize },
     #[error("compressed cluster: address {position} is {found}, {reason}")]

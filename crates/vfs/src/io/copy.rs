@@ -23,7 +23,6 @@ use crate::io::{Patience, ReadOp, WriteAt, WriteOp};
 use crate::locks::{Condvar, Mutex, Rank};
 use crate::types::Timestamp;
 use blockwright_device::IoSlice;
-use crossbeam_channel::Receiver;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -74,7 +73,7 @@ impl WritesState {
 }
 
 /// A piece being read: where it goes, and the channel that will bring its bytes.
-type PieceRead = (Range<u64>, Receiver<Result<Vec<IoSlice>>>);
+type PieceRead = (Range<u64>, std::sync::mpsc::Receiver<Result<Vec<IoSlice>>>);
 
 /// A copy under way.
 struct Copier<'a> {
@@ -237,7 +236,7 @@ impl Copier<'_> {
             }
             // Pieces end where large requests do.
             let end = ((pos / PIECE_BYTES + 1) * PIECE_BYTES).min(range.end);
-            let (send, receive) = crossbeam_channel::bounded(1);
+            let (send, receive) = std::sync::mpsc::sync_channel(1);
             let mut cached = Vec::new();
             if inode.pages.has_cached()
                 && inode

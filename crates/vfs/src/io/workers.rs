@@ -12,9 +12,10 @@
 
 use crate::inode::Inode;
 use blockwright_device::sim::turns;
-use crossbeam_channel::Sender;
+use parking_lot::Mutex;
 use std::any::Any;
-use std::sync::OnceLock;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, OnceLock};
 
 pub(super) type Task = Box<dyn FnOnce() + Send>;
 
@@ -36,15 +37,21 @@ pub(crate) struct Workers {
 
 impl Workers {
     fn start(name: &str, threads: usize) -> Sender<Task> {
-        let (send, receive) = crossbeam_channel::unbounded::<Task>();
+        let (send, receive) = mpsc::channel::<Task>();
+        let receive = Arc::new(Mutex::new(receive));
         for _ in 0..threads {
-            let receive = receive.clone();
+            let receive = Arc::clone(&receive);
             // Without any thread the channel is closed, and tasks run where they are handed in.
             let _ = std::thread::Builder::new()
                 .name(name.to_owned())
                 .spawn(move || {
-                    for task in receive {
-                        task();
+                    loop {
+                        // One idle thread waits for a task, and the others for its place.
+                        let task = receive.lock().recv();
+                        match task {
+                            Ok(task) => task(),
+                            Err(_) => return,
+                        }
                     }
                 });
         }
@@ -57,7 +64,7 @@ impl Workers {
         }
         let queue = queue.get_or_init(|| Self::start(name, threads));
         if let Err(back) = queue.send(task) {
-            back.into_inner()();
+            back.0();
         }
     }
 
@@ -82,7 +89,7 @@ impl Workers {
             return finish(&mut vec![write]);
         }
         let queue = self.finisher.get_or_init(|| {
-            let (send, receive) = crossbeam_channel::unbounded::<W>();
+            let (send, receive) = mpsc::channel::<W>();
             let _ = std::thread::Builder::new()
                 .name("bw-finisher".to_owned())
                 .spawn(move || {
@@ -96,7 +103,7 @@ impl Workers {
             Box::new(send)
         });
         let left = match queue.downcast_ref::<Sender<W>>() {
-            Some(queue) => queue.send(write).err().map(|back| back.into_inner()),
+            Some(queue) => queue.send(write).err().map(|back| back.0),
             None => Some(write),
         };
         if let Some(write) = left {

@@ -5,7 +5,7 @@
 //! follows from the address. It goes with the process, and leaves nothing on disk. Names of one server that differ
 //! (`localhost` and `127.0.0.1`) are not seen as one.
 
-use super::address::NbdAddress;
+use super::super::nbd_address::NbdAddress;
 use crate::DeviceErrorKind;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;

@@ -3,7 +3,7 @@
 //! A confined process has a socket to a second process without the wall ([`serve_connections`]). It asks with one byte. The answer
 //! is a zero and a connected socket, or an error's number. The second process connects to one place only, and never sees what travels.
 
-use super::address::NbdEndpoint;
+use super::super::nbd_address::NbdEndpoint;
 use super::stream::Stream;
 use parking_lot::Mutex;
 use rustix::net::{

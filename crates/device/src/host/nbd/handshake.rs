@@ -8,7 +8,7 @@
 //!
 //! Everything a server sends is bounded: one deadline for the whole, a limit for every message.
 
-use super::address::NbdAddress;
+use super::super::nbd_address::NbdAddress;
 use super::stream::Stream;
 use super::tls::Tls;
 use super::transport::Wire;

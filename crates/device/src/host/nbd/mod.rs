@@ -19,7 +19,6 @@
 //! # Locks
 //! The queue's, then those of a session. None is held during I/O or a completion.
 
-mod address;
 mod claim;
 mod connect;
 mod handshake;
@@ -35,7 +34,7 @@ mod tls;
 mod transport;
 mod wire;
 
-pub use address::{CONNECTIONS_MAX, NBD_PORT, NbdAddress, NbdEndpoint, scheme_len};
+pub use super::nbd_address::{CONNECTIONS_MAX, NBD_PORT, NbdAddress, NbdEndpoint, scheme_len};
 pub use claim::is_claimed;
 pub use connect::{Connector, serve_connections};
 

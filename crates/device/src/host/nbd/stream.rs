@@ -1,6 +1,6 @@
 //! A connection: TCP or a socket of this host, with the same face.
 
-use super::address::NbdEndpoint;
+use super::super::nbd_address::NbdEndpoint;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};

@@ -7,7 +7,7 @@
 //! # Locks
 //! `out` (the sender's), `incoming` (the receiver's), then `session`, which is held for no I/O.
 
-use super::address::{NbdAddress, NbdEndpoint};
+use super::super::nbd_address::{NbdAddress, NbdEndpoint};
 use super::stream::Stream;
 use super::wire::{lost, refused};
 use crate::DeviceErrorKind;

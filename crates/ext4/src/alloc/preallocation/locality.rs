@@ -25,6 +25,22 @@ fn cpus() -> usize {
     *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(4, usize::from))
 }
 
+#[cfg(target_os = "linux")]
+fn current_cpu() -> usize {
+    rustix::thread::sched_getcpu()
+}
+
+/// Elsewhere each thread has a number, in the order in which they come here.
+#[cfg(not(target_os = "linux"))]
+fn current_cpu() -> usize {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
+}
+
 impl Localities {
     pub(crate) fn new() -> Self {
         Localities {
@@ -37,7 +53,7 @@ impl Localities {
     /// The area of the CPU that this thread runs on. The thread may be moved at any moment, which costs
     /// an area shared, nothing else.
     fn here(&self) -> &RwLock<Option<Pa<OfLocality>>> {
-        let cpu = rustix::thread::sched_getcpu();
+        let cpu = current_cpu();
         // The length is a power of two: never empty, and the mask stays inside.
         &self.areas[cpu & (self.areas.len() - 1)].0
     }

@@ -6,8 +6,8 @@
 //! Parameters, separated by `&`: those of the NBD project (`socket=`, `tls-certificates=`, `tls-hostname=`), and `connections=` and `reconnect=`, which are this
 //! program's.
 
+use crate::os_name;
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub struct NbdAddress {
     pub tls_hostname: Option<String>,
     /// How many connections are used where the server allows several. Without a number: one.
     pub connections: Option<usize>,
-    /// How long a lost connection is waited for. Without a time: as [`super::NbdOptions`] says.
+    /// How long a lost connection is waited for. Without a time: as the options of the connection says.
     pub reconnect: Option<Duration>,
 }
 
@@ -173,7 +173,7 @@ impl NbdAddress {
     /// # Errors
     /// What is wrong with it, as a sentence without the address.
     pub fn parse(place: &Path) -> Option<Result<Self, String>> {
-        let bytes = place.as_os_str().as_bytes();
+        let bytes = os_name::bytes(place);
         let scheme = scheme_len(bytes)?;
         Some(Self::parse_rest(&bytes[..scheme - 3], &bytes[scheme..]))
     }
@@ -207,7 +207,7 @@ impl NbdAddress {
             match name {
                 b"socket" => socket = Some(decode(value)?),
                 b"tls-certificates" if !value.is_empty() => {
-                    address.tls = Some(PathBuf::from(std::ffi::OsString::from_vec(decode(value)?)));
+                    address.tls = Some(PathBuf::from(os_name::of_vec(decode(value)?)));
                 }
                 b"tls-hostname" => address.tls_hostname = Some(text_of(value, "server's name")?),
                 b"tls-psk-file" | b"tls-username" => {
@@ -240,7 +240,7 @@ impl NbdAddress {
                 if !authority.is_empty() {
                     return Err("nbd+unix has three slashes: there is no host".into());
                 }
-                NbdEndpoint::Unix(PathBuf::from(std::ffi::OsString::from_vec(path)))
+                NbdEndpoint::Unix(PathBuf::from(os_name::of_vec(path)))
             }
             _ => return Err("nbd+unix needs `?socket=PATH`".into()),
         };
@@ -288,12 +288,12 @@ impl fmt::Display for NbdAddress {
                 write!(f, "{scheme}+unix:///")?;
                 encode(f, self.export.as_bytes())?;
                 write!(f, "{}socket=", next())?;
-                encode(f, path.as_os_str().as_bytes())?;
+                encode(f, os_name::bytes(path))?;
             }
         }
         if let Some(folder) = &self.tls {
             write!(f, "{}tls-certificates=", next())?;
-            encode(f, folder.as_os_str().as_bytes())?;
+            encode(f, os_name::bytes(folder))?;
         }
         if let Some(name) = &self.tls_hostname {
             write!(f, "{}tls-hostname=", next())?;

@@ -1,0 +1,334 @@
+//! Where and how the library is built: combinations of features, the oldest compiler, other hosts, the size of a reader, licences.
+
+use crate::tools::cargo_path;
+use crate::{target_dir, workspace};
+use serde_json::Value;
+use std::fs;
+use std::process::Command;
+
+/// Features of the library that are compiled alone.
+const FEATURES: &[&str] = &[
+    "", "ext4", "f2fs", "build", "resize", "disk", "chunks", "verity", "uring", "nbd",
+];
+
+/// What a reader of ext4 alone may pull, itself and our own crates counted.
+const READER_CRATES_MAX: usize = 24;
+
+/// Hosts beside the one at hand.
+const TARGETS: &[&str] = &[
+    "x86_64-pc-windows-gnu",
+    "aarch64-apple-darwin",
+    "x86_64-unknown-freebsd",
+    "aarch64-unknown-linux-musl",
+    "wasm32-wasip1",
+];
+
+/// Features that are checked for other hosts: those without C libraries, which need the target's own compiler.
+const PORTABLE: &str = "ext4,f2fs,casefold,resize";
+
+/// Licences that go with MIT OR Apache-2.0 in a program.
+const LICENCES: &[&str] = &[
+    "MIT",
+    "MIT-0",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "Zlib",
+    "0BSD",
+    "BSL-1.0",
+    "Unlicense",
+    "CC0-1.0",
+    "Unicode-3.0",
+    "CDLA-Permissive-2.0",
+];
+
+/// Everything here that needs compilers. What is wrong, in sentences.
+pub(crate) fn check() -> Vec<String> {
+    let mut faults = Vec::new();
+    for feature in FEATURES {
+        let what = format!("the library with the features [{feature}]");
+        faults.extend(library(&what, feature, None));
+    }
+    faults.extend(reader());
+    faults.extend(oldest());
+    let installed = output(Command::new("rustup").args(["target", "list", "--installed"]));
+    for target in TARGETS {
+        if installed
+            .as_ref()
+            .is_ok_and(|list| list.lines().any(|t| t == *target))
+        {
+            let what = format!("the library for {target}");
+            faults.extend(library(&what, PORTABLE, Some(target)));
+        } else {
+            eprintln!("xtask check: SKIPPED {target}: rustup target add {target}");
+        }
+    }
+    faults
+}
+
+fn output(command: &mut Command) -> Result<String, String> {
+    let out = command
+        .current_dir(workspace())
+        .output()
+        .map_err(|e| e.to_string())?;
+    match out.status.success() {
+        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
+    }
+}
+
+fn library(what: &str, features: &str, target: Option<&str>) -> Option<String> {
+    let mut command = Command::new(cargo_path());
+    command.args(["check", "--quiet", "--package", "blockwright"]);
+    command.args(["--no-default-features", "--features", features]);
+    command.env("RUSTFLAGS", "--deny warnings");
+    // Other flags would compile everything again for the next command.
+    command.arg("--target-dir").arg(target_dir().join("hosts"));
+    if let Some(target) = target {
+        command.args(["--target", target]);
+    }
+    let told = output(&mut command).err()?;
+    Some(format!("{what}: {told}"))
+}
+
+/// The whole workspace with the oldest compiler that the manifests promise.
+fn oldest() -> Option<String> {
+    let manifest = fs::read_to_string(workspace().join("Cargo.toml")).ok()?;
+    let version = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("rust-version = "))?
+        .trim_matches('"');
+    let toolchain = format!("{version}.0");
+    let there = output(Command::new("rustc").args([format!("+{toolchain}").as_str(), "-V"]));
+    if there.is_err() {
+        eprintln!("xtask check: SKIPPED Rust {toolchain}: rustup toolchain install {toolchain}");
+        return None;
+    }
+    let mut command = Command::new("cargo");
+    command.arg(format!("+{toolchain}"));
+    // Cargo tells its own children which compiler they are to use.
+    for name in ["RUSTC", "RUSTDOC", "CARGO", "RUSTUP_TOOLCHAIN"] {
+        command.env_remove(name);
+    }
+    command.args(["check", "--workspace", "--quiet"]);
+    command.arg("--target-dir").arg(target_dir().join("oldest"));
+    let told = output(&mut command).err()?;
+    Some(format!("Rust {toolchain}: {told}"))
+}
+
+/// A program that only reads ext4, as a user would write it, which is given an f2fs volume.
+const READER: &str = r#"use blockwright::{ErrorKind, Volume};
+
+fn main() {
+    let path = std::env::args().nth(1).expect("an image");
+    let error = Volume::open_read_only(path).expect_err("there is no f2fs here");
+    assert_eq!(error.kind(), ErrorKind::UnsupportedFeature);
+    println!("{error}");
+}
+"#;
+
+/// Compiles and runs [`READER`] outside of the workspace, where no other crate's features count.
+fn reader() -> Option<String> {
+    let run = || -> Result<String, String> {
+        let dir = target_dir().join("reader");
+        let told = |e: std::io::Error| format!("{}: {e}", dir.display());
+        fs::create_dir_all(dir.join("src")).map_err(told)?;
+        let manifest = format!(
+            "[package]\nname = \"reader\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[dependencies]\n\
+             blockwright = {{ path = {:?}, default-features = false, features = [\"ext4\"] }}\n\n[workspace]\n",
+            workspace().join("crates/blockwright")
+        );
+        fs::write(dir.join("Cargo.toml"), manifest).map_err(told)?;
+        fs::write(dir.join("src/main.rs"), READER).map_err(told)?;
+        fs::copy(workspace().join("Cargo.lock"), dir.join("Cargo.lock")).map_err(told)?;
+        let mut image = vec![0u8; 1 << 20];
+        image[0x400..0x404].copy_from_slice(&[0x10, 0x20, 0xF5, 0xF2]);
+        fs::write(dir.join("f2fs.img"), image).map_err(told)?;
+        let mut command = Command::new(cargo_path());
+        command.args(["run", "--quiet", "--manifest-path"]);
+        command
+            .arg(dir.join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(dir.join("target"));
+        output(command.arg("--").arg(dir.join("f2fs.img")))
+    };
+    match run() {
+        Ok(told) if told.contains("f2fs volume") && told.contains("feature `f2fs`") => None,
+        Ok(told) => Some(format!("a reader of ext4 says of an f2fs volume: {told}")),
+        Err(told) => Some(format!("a reader of ext4: {told}")),
+    }
+}
+
+/// The crates that the library pulls with these features, by name and version.
+fn crates_of(features: &str) -> Result<Vec<String>, String> {
+    let mut command = Command::new(cargo_path());
+    command.args(["tree", "--package", "blockwright", "--edges", "normal"]);
+    command.args(["--prefix", "none", "--no-dedupe", "--format", "{p}"]);
+    command.args(["--no-default-features", "--features", features]);
+    let listed = output(&mut command)?;
+    let name = |line: &str| {
+        line.split_whitespace()
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let mut found: Vec<String> = listed.lines().filter(|l| !l.is_empty()).map(name).collect();
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+/// Too many crates for a reader, and licences that are not on the list. Needs no compiler: `make test` asks this, too.
+pub(crate) fn dependencies() -> Vec<String> {
+    let mut faults = Vec::new();
+    match crates_of("ext4") {
+        Ok(found) if found.len() <= READER_CRATES_MAX => {}
+        Ok(found) => faults.push(format!(
+            "a reader of ext4 pulls {} crates, at most {READER_CRATES_MAX}: {found:?}",
+            found.len()
+        )),
+        Err(told) => faults.push(told),
+    }
+    let mut command = Command::new(cargo_path());
+    command.args(["metadata", "--format-version", "1"]);
+    // What only other hosts need is not downloaded.
+    let compiler = output(Command::new("rustc").arg("-vV")).unwrap_or_default();
+    if let Some(host) = compiler.lines().find_map(|l| l.strip_prefix("host: ")) {
+        command.args(["--filter-platform", host]);
+    }
+    match output(&mut command).map(|text| serde_json::from_str::<Value>(&text)) {
+        Ok(Ok(metadata)) => faults.extend(licences(&metadata)),
+        Ok(Err(e)) => faults.push(format!("cargo metadata: {e}")),
+        Err(told) => faults.push(told),
+    }
+    faults
+}
+
+/// Crates of others whose licences give no choice from the list.
+fn licences(metadata: &Value) -> Vec<String> {
+    let packages = metadata["packages"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    let foreign = packages.iter().filter(|p| p["source"].is_string());
+    foreign
+        .filter(|p| !p["license"].as_str().is_some_and(is_allowed))
+        .map(|p| {
+            let text = |key: &str| p[key].as_str().unwrap_or("none").to_owned();
+            format!(
+                "{} {}: licence {}",
+                text("name"),
+                text("version"),
+                text("license")
+            )
+        })
+        .collect()
+}
+
+/// Whether an SPDX expression can be met by licences of the list. `/` is what crates wrote for OR before.
+fn is_allowed(expression: &str) -> bool {
+    let expression = expression.replace('/', " OR ");
+    let mut words = Vec::new();
+    for word in expression
+        .replace('(', " ( ")
+        .replace(')', " ) ")
+        .split_whitespace()
+    {
+        words.push(word.to_owned());
+    }
+    let mut at = 0;
+    any_of(&words, &mut at) && at == words.len()
+}
+
+/// `A OR B`, where AND binds more tightly.
+fn any_of(words: &[String], at: &mut usize) -> bool {
+    let mut met = all_of(words, at);
+    while words.get(*at).is_some_and(|w| w == "OR") {
+        *at += 1;
+        met |= all_of(words, at);
+    }
+    met
+}
+
+fn all_of(words: &[String], at: &mut usize) -> bool {
+    let mut met = one_of(words, at);
+    while words.get(*at).is_some_and(|w| w == "AND") {
+        *at += 1;
+        met &= one_of(words, at);
+    }
+    met
+}
+
+fn one_of(words: &[String], at: &mut usize) -> bool {
+    let Some(word) = words.get(*at) else {
+        return false;
+    };
+    *at += 1;
+    if word == "(" {
+        let met = any_of(words, at);
+        let closed = words.get(*at).is_some_and(|w| w == ")");
+        *at += 1;
+        return met && closed;
+    }
+    let mut name = word.clone();
+    if words.get(*at).is_some_and(|w| w == "WITH")
+        && let Some(exception) = words.get(*at + 1)
+    {
+        name = format!("{name} WITH {exception}");
+        *at += 2;
+    }
+    LICENCES.contains(&name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_are_small_and_licences_are_free() {
+        let faults = dependencies();
+        assert!(faults.is_empty(), "{faults:#?}");
+    }
+
+    #[test]
+    fn expressions_of_licences() {
+        for free in [
+            "MIT",
+            "MIT OR Apache-2.0",
+            "MIT/Apache-2.0",
+            "GPL-2.0 OR MIT",
+            "(MIT OR GPL-3.0) AND Unicode-3.0",
+            "Apache-2.0 WITH LLVM-exception OR GPL-2.0",
+            "Zlib OR (Apache-2.0 AND ISC)",
+        ] {
+            assert!(is_allowed(free), "{free}");
+        }
+        for bound in [
+            "",
+            "GPL-2.0",
+            "MIT AND GPL-2.0",
+            "(MIT OR GPL-3.0) AND LGPL-2.1",
+            "MIT OR",
+            "(MIT",
+            "MIT Apache-2.0",
+            "Apache-2.0 WITH Classpath-exception-2.0",
+        ] {
+            assert!(!is_allowed(bound), "{bound}");
+        }
+    }
+
+    #[test]
+    fn a_licence_that_binds_is_named() {
+        let metadata = serde_json::json!({ "packages": [
+            { "name": "ours", "version": "1.0.0", "license": null, "source": null },
+            { "name": "good", "version": "1.0.0", "license": "MIT", "source": "registry" },
+            { "name": "bad", "version": "2.0.0", "license": "GPL-3.0", "source": "registry" },
+            { "name": "odd", "version": "3.0.0", "license": null, "source": "registry" },
+        ]});
+        assert_eq!(
+            licences(&metadata),
+            ["bad 2.0.0: licence GPL-3.0", "odd 3.0.0: licence none"]
+        );
+    }
+}
