@@ -238,47 +238,43 @@ fn is_allowed(expression: &str) -> bool {
         words.push(word.to_owned());
     }
     let mut at = 0;
-    any_of(&words, &mut at) && at == words.len()
+    any_of(&words, &mut at) == Some(true) && at == words.len()
 }
 
-/// `A OR B`, where AND binds more tightly.
-fn any_of(words: &[String], at: &mut usize) -> bool {
-    let mut met = all_of(words, at);
+/// `A OR B`, where AND binds more tightly. `None` when that is no expression.
+fn any_of(words: &[String], at: &mut usize) -> Option<bool> {
+    let mut met = all_of(words, at)?;
     while words.get(*at).is_some_and(|w| w == "OR") {
         *at += 1;
-        met |= all_of(words, at);
+        met |= all_of(words, at)?;
     }
-    met
+    Some(met)
 }
 
-fn all_of(words: &[String], at: &mut usize) -> bool {
-    let mut met = one_of(words, at);
+fn all_of(words: &[String], at: &mut usize) -> Option<bool> {
+    let mut met = one_of(words, at)?;
     while words.get(*at).is_some_and(|w| w == "AND") {
         *at += 1;
-        met &= one_of(words, at);
+        met &= one_of(words, at)?;
     }
-    met
+    Some(met)
 }
 
-fn one_of(words: &[String], at: &mut usize) -> bool {
-    let Some(word) = words.get(*at) else {
-        return false;
-    };
+fn one_of(words: &[String], at: &mut usize) -> Option<bool> {
+    let word = words.get(*at)?;
     *at += 1;
     if word == "(" {
-        let met = any_of(words, at);
-        let closed = words.get(*at).is_some_and(|w| w == ")");
+        let met = any_of(words, at)?;
+        words.get(*at).filter(|w| *w == ")")?;
         *at += 1;
-        return met && closed;
+        return Some(met);
     }
     let mut name = word.clone();
-    if words.get(*at).is_some_and(|w| w == "WITH")
-        && let Some(exception) = words.get(*at + 1)
-    {
-        name = format!("{name} WITH {exception}");
+    if words.get(*at).is_some_and(|w| w == "WITH") {
+        name = format!("{name} WITH {}", words.get(*at + 1)?);
         *at += 2;
     }
-    LICENCES.contains(&name.as_str())
+    Some(LICENCES.contains(&name.as_str()))
 }
 
 #[cfg(test)]
