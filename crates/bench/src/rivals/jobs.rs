@@ -20,6 +20,8 @@ pub struct Sizes {
     pub append_large: u64,
     /// What each of 32 jobs writes, syncing after each write.
     pub synced: u64,
+    /// A file that exists and is overwritten from start to end, synced after each write, as a database does with its log.
+    pub resynced: u64,
     /// Files made.
     pub creates: u64,
     /// The time limit of one fio in seconds.
@@ -39,6 +41,7 @@ impl Sizes {
                 append_small: 256 << 10,
                 append_large: 1 << 20,
                 synced: 40 << 10,
+                resynced: 256 << 10,
                 creates: 800,
                 limit: 120,
             };
@@ -52,6 +55,7 @@ impl Sizes {
             append_small: 16 << 20,
             append_large: 32 << 20,
             synced: 800 << 10,
+            resynced: 8 << 20,
             creates: 40_000,
             limit: 900,
         }
@@ -73,6 +77,28 @@ pub enum Kind {
     Read,
     /// Buffered, 4 KiB, each synced, by 32.
     Synced,
+    /// Buffered, 8 KiB, over what is there, the data synced after each, by so many.
+    Resynced(usize),
+}
+
+impl Kind {
+    /// Bytes of one operation, where operations are counted.
+    pub fn op_bytes(self) -> u64 {
+        match self {
+            Kind::Resynced(_) => 8192,
+            Kind::Stream(each) | Kind::Append(each) => each as u64,
+            Kind::Random | Kind::Overwrite | Kind::Synced => 4096,
+            Kind::Read => 1 << 20,
+        }
+    }
+
+    /// How many files are there before, one for each job.
+    fn files(self) -> usize {
+        match self {
+            Kind::Resynced(jobs) => jobs,
+            _ => 1,
+        }
+    }
 }
 
 /// One workload.
@@ -104,7 +130,7 @@ pub fn all(s: &Sizes) -> Vec<Job> {
     let job = |name: &str, kind: Kind, file: Option<u64>, arguments: String| Job {
         name: name.to_owned(),
         unit: match kind {
-            Kind::Synced => Unit::OpsPerSecond,
+            Kind::Synced | Kind::Resynced(_) => Unit::OpsPerSecond,
             _ => Unit::MegabytesPerSecond,
         },
         kind,
@@ -116,6 +142,17 @@ pub fn all(s: &Sizes) -> Vec<Job> {
     };
     // Created when they are opened, so that writes append; never allocated before.
     let fresh = "create_on_open=1 fallocate=none";
+    let resynced = |jobs: usize, name: &str| {
+        job(
+            name,
+            Kind::Resynced(jobs),
+            Some(s.resynced),
+            format!(
+                "rw=write bs=8k size={} numjobs={jobs} fdatasync=1 overwrite=1",
+                s.resynced
+            ),
+        )
+    };
     vec![
         job(
             "buffered write, 1 MiB",
@@ -177,6 +214,8 @@ pub fn all(s: &Sizes) -> Vec<Job> {
                 s.synced
             ),
         ),
+        resynced(1, "overwrite 8 KiB and fdatasync, 1 job"),
+        resynced(4, "overwrite 8 KiB and fdatasync, 4 jobs"),
     ]
 }
 
@@ -202,7 +241,8 @@ impl Job {
             return Ok(());
         };
         run(command(self.limit, mnt).args(split(&format!(
-            "rw=write bs=1M size={bytes} end_fsync=1 fallocate=none"
+            "rw=write bs=1M size={bytes} end_fsync=1 fallocate=none numjobs={}",
+            self.kind.files()
         ))))
     }
 
@@ -225,7 +265,7 @@ impl Job {
         }
         let amount = match self.unit {
             Unit::MegabytesPerSecond => rate / 1e6,
-            Unit::OpsPerSecond => rate / 4096.0,
+            Unit::OpsPerSecond => rate / self.kind.op_bytes() as f64,
         };
         Ok(Sample::rate(amount, 1.0))
     }
@@ -248,10 +288,11 @@ impl Job {
 
     /// Looks at the checksums of what [`Job::write_verified`] has written.
     pub fn read_verified(&self, mnt: &Path) -> Result<(), String> {
+        let left_out = ["--io_size=", "--fsync=", "--fdatasync="];
         let kept = self
             .arguments
             .iter()
-            .filter(|a| !a.starts_with("--io_size=") && !a.starts_with("--fsync="));
+            .filter(|a| !left_out.iter().any(|name| a.starts_with(name)));
         run(command(self.limit, mnt)
             .args(kept)
             .args(split(VERIFY))

@@ -42,6 +42,11 @@ pub fn work(job: &Job, sizes: &Sizes) -> Option<Library> {
             let bytes = if kind == Kind::Read { s.stream } else { s.file };
             stream(&volume, "/file", bytes, 1 << 20)?;
         }
+        if let Kind::Resynced(jobs) = kind {
+            for job in 0..jobs {
+                stream(&volume, &format!("/job.{job}"), s.resynced, 64 << 10)?;
+            }
+        }
         if kind == Kind::Read {
             volume.close().map_err(text)?;
             volume = bench.open(&options(format))?;
@@ -54,7 +59,7 @@ pub fn work(job: &Job, sizes: &Sizes) -> Option<Library> {
         Ok(Sample::rate(
             match unit {
                 Unit::MegabytesPerSecond => amount as f64 / 1e6,
-                Unit::OpsPerSecond => amount as f64 / 4096.0,
+                Unit::OpsPerSecond => amount as f64 / kind.op_bytes() as f64,
             },
             seconds,
         ))
@@ -139,6 +144,18 @@ fn timed(volume: &Volume, kind: Kind, s: &Sizes) -> Result<u64> {
                 Ok(())
             })?;
             Ok(s.synced / 4096 * 4096 * JOBS as u64)
+        }
+        Kind::Resynced(jobs) => {
+            let each = kind.op_bytes();
+            beside(jobs, |job| {
+                let file = open(volume, &format!("/job.{job}"), false)?;
+                for k in 0..s.resynced / each {
+                    file.write_all_at(&[2; 8192], k * each).map_err(text)?;
+                    file.sync_data().map_err(text)?;
+                }
+                Ok(())
+            })?;
+            Ok(s.resynced * jobs as u64)
         }
     }
 }

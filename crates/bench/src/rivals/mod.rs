@@ -1,6 +1,6 @@
 //! `peers`: ordinary workloads through our mounts, our library, the kernel's ext4 and fuse2fs, in turn.
 //!
-//! The workloads are those of the FUSE table (eight), concurrent fsyncs, and the four of the preallocation report. All
+//! The workloads are those of the FUSE table (eight), fsyncs of one and of several jobs, and the four of the preallocation report. All
 //! peers work on the same fully written image file, made anew by mke2fs or mkfs.f2fs before every run. Our f2fs is measured
 //! against the kernel's ext4, as ext4 is, and against the kernel's f2fs in user-mode-linux. A child touches memory
 //! right before the timed part of every run (see `runner`).
@@ -342,6 +342,8 @@ const TARGETS: &[(&str, &[&str], f64, Option<f64>)] = &[
 ];
 /// Where fuse2fs is slower than the kernel by this in streams and overwrites, we are faster than it by this.
 const FUSE2FS: f64 = 5.0;
+/// On no workload is a mount over io_uring, the default, slower than one over `/dev/fuse` by more than 3 %.
+const TRANSPORTS: f64 = 0.97;
 /// Where the processor is the limit, f2fs is faster than the kernel's in user-mode-linux by this.
 const UML: f64 = 3.0;
 
@@ -403,6 +405,15 @@ fn judge(row: Row) -> Judged {
             got: pair(variant, fuse2fs),
         }));
     }
+    for [uring, dev_fuse] in [Server::MOUNTS, Server::F2FS_MOUNTS] {
+        targets.extend(pair(uring, dev_fuse).map(|got| Target {
+            variant: uring,
+            against: dev_fuse,
+            must: TRANSPORTS,
+            aim: None,
+            got: Some(got),
+        }));
+    }
     // A transport that is not here is not judged.
     targets.retain(|t| row.variants.iter().any(|v| v.name == t.variant));
     Judged { row, targets }
@@ -413,19 +424,46 @@ mod tests {
     use super::*;
     use crate::table::Variant;
 
-    #[test]
-    fn pairs_are_judged() {
-        let variant = |name: &str, values: &[f64]| Variant {
+    fn variant(name: &str, values: &[f64]) -> Variant {
+        Variant {
             name: name.to_owned(),
             values: values.to_vec(),
             extra: Default::default(),
-        };
-        let row = Row {
+        }
+    }
+
+    fn row(workload: &str, unit: Unit, variants: Vec<Variant>) -> Row {
+        Row {
             group: "peers".into(),
-            workload: "buffered write, 1 MiB".into(),
+            workload: workload.into(),
             device: "file".into(),
-            unit: Unit::MegabytesPerSecond,
-            variants: vec![
+            unit,
+            variants,
+            reported: "",
+        }
+    }
+
+    #[test]
+    fn the_default_transport_is_judged_by_the_other() {
+        let variants = vec![
+            variant(Server::MOUNTS[0], &[90.0, 96.0, 100.0]),
+            variant(Server::MOUNTS[1], &[100.0, 100.0, 80.0]),
+        ];
+        let name = "overwrite 8 KiB and fdatasync, 1 job";
+        let judged = judge(row(name, Unit::OpsPerSecond, variants));
+        let [uring, dev_fuse] = Server::MOUNTS;
+        let target = judged.targets.iter().find(|t| t.against == dev_fuse);
+        let target = target.expect("judged");
+        assert_eq!((target.variant, target.got), (uring, Some(0.96)));
+        assert!(target.got < Some(target.must), "3 % are too much");
+    }
+
+    #[test]
+    fn pairs_are_judged() {
+        let row = row(
+            "buffered write, 1 MiB",
+            Unit::MegabytesPerSecond,
+            vec![
                 variant(Server::MOUNTS[1], &[60.0, 300.0]),
                 variant(Server::Kernel.name(), &[100.0, 400.0]),
                 variant(Server::Fuse2fs.name(), &[10.0, 40.0]),
@@ -433,8 +471,7 @@ mod tests {
                 variant(Server::F2FS_MOUNTS[0], &[80.0, 400.0]),
                 variant(Server::Uml.name(), &[40.0, 100.0]),
             ],
-            reported: "",
-        };
+        );
         let judged = judge(row);
         let got: Vec<(&str, &str, f64, Option<f64>)> = judged
             .targets

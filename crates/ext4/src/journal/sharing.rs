@@ -17,7 +17,7 @@ pub(super) trait Sharing {
 /// Commits are shared.
 #[cfg(not(feature = "comparison"))]
 #[derive(Default)]
-pub(super) struct Together;
+pub(super) struct Together {}
 
 #[cfg(not(feature = "comparison"))]
 impl Sharing for Together {
