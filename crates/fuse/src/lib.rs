@@ -55,6 +55,7 @@ pub use options::DirectRing;
 pub use options::{
     CpuLatency, FuseOptions, Log, PermissionChecks, TransportChoice, TransportKind, Visibility,
 };
+pub use scheduling::request_short_slices;
 pub use session::{Prepared, Session, Unmounter};
 pub use signals::{Event, SignalWatch, Signals};
 pub use transport::{Control, ControlError};

@@ -185,6 +185,8 @@ fn serve(
     };
     // From here on: one that came between mounting and serving would leave a dead mount and an unclean volume.
     let signals = Signals::catch().map_err(Failure::new)?;
+    // Before the first thread starts. Where the host refuses, the mount is slower on busy CPUs.
+    let _ = blockwright_fuse::request_short_slices();
     let prepared = confine(image, mountpoint, &mut settings, args, &messages)?;
     let volume = open(image, &settings)?;
     settings.fuse.image_offset = crate::wall::start_of(image).saturating_add(settings.offset);

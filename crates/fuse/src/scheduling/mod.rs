@@ -1,6 +1,6 @@
 //! Where and how a request is served: policy, apart from the transports that carry it out.
 //!
-//! A transport asks before it acts. The answers come from seven questions, one a file:
+//! A transport asks before it acts. The answers come from eight questions, one a file:
 //!
 //! | question | file |
 //! |---|---|
@@ -9,6 +9,7 @@
 //! | Does a queue's thread share its client's CPU, or poll on another? | `affinity` |
 //! | Does direct I/O go through the queue's own ring, or to the device's thread? | `client_depth` |
 //! | Are idle CPUs kept awake? | `cpu_latency` |
+//! | How soon does a thread run after it wakes on a busy CPU? | `slice` |
 //! | Which files will be read after a directory was listed? | `listed_files` |
 //! | Which CPUs and queues are there? | `cpus` |
 //!
@@ -24,7 +25,9 @@ pub(crate) mod cpus;
 pub(crate) mod limits;
 pub(crate) mod listed_files;
 mod queue;
+mod slice;
 pub(crate) mod slow_kinds;
 pub(crate) mod waits;
 
 pub(crate) use queue::QueuePolicy;
+pub use slice::request_short_slices;
