@@ -62,11 +62,12 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     (rest.len() <= NAME_MAX && !rest.contains(&0)).then_some((index, rest))
 }
 
-/// The full name; `None` for an index that users do not see.
+/// The full name; `None` for what no name asks for: an index that users do not see, a whole name with more behind it, a prefix alone.
 #[must_use]
 pub fn full_name(index: u8, name: &[u8]) -> Option<Vec<u8>> {
     let (_, prefix) = PREFIXES.iter().find(|(i, _)| *i == index)?;
-    Some([prefix.as_bytes(), name].concat())
+    let full = [prefix.as_bytes(), name].concat();
+    split_name(&full).is_some().then_some(full)
 }
 
 /// Head of an attribute block. Fields keep their documented names, without `h_`.

@@ -67,3 +67,21 @@ proptest! {
         }
     }
 }
+
+/// What is listed can be asked for by that name.
+#[test]
+fn full_names_are_those_that_can_be_split() {
+    for index in 0..=u8::MAX {
+        for name in [&b""[..], b"x", b"a.b", b"nul\0", &[b'n'; 255]] {
+            let Some(full) = full_name(index, name) else {
+                continue;
+            };
+            assert_eq!(split_name(&full), Some((index, name)));
+        }
+    }
+    assert_eq!(full_name(1, b"x").as_deref(), Some(&b"user.x"[..]));
+    assert_eq!(full_name(1, b""), None);
+    let acl = full_name(2, b"");
+    assert_eq!(acl.as_deref(), Some(&b"system.posix_acl_access"[..]));
+    assert_eq!(full_name(2, b"x"), None);
+}
