@@ -2,7 +2,7 @@
 
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::xattr::{self, XattrEntry, XattrList, XattrValue};
-use blockwright_ondisk::ext4::{BlockNo, FormatError, Incompat, Ino, Inode};
+use blockwright_ondisk::ext4::{BlockNo, Compat, FormatError, Incompat, Ino, Inode};
 
 use super::CheckError;
 use super::context::Checker;
@@ -495,6 +495,17 @@ impl Checker {
 
     /// After all inodes were seen: reference counts of blocks and of value inodes.
     pub fn check_attribute_references(&mut self) -> Result<(), CheckError> {
+        let features = self.sb.features();
+        if !features.has_compat(Compat::EXT_ATTR)
+            && self.scan.ea_blocks.values().any(|b| b.valid)
+            && self.problem(IssueKind::FeatureContradiction {
+                what: "there are attribute blocks, but ext_attr is not set",
+            })
+        {
+            let mut features = features;
+            features.compat |= Compat::EXT_ATTR;
+            self.set_first_features(features);
+        }
         let wrong: Vec<(u64, EaBlock)> = self
             .scan
             .ea_blocks

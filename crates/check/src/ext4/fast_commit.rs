@@ -111,7 +111,7 @@ impl Log<'_> {
                 sum = running_checksum(sum, record.summed);
                 match &record.record {
                     Record::Head { features, tid } => {
-                        if begun || *tid != sequence {
+                        if *tid != sequence {
                             return Ok(found);
                         }
                         begun = true;

@@ -16,7 +16,7 @@ pub(super) fn slot<'a>(bytes: &'a [u8], geo: &Geometry, group: GroupNo) -> Optio
 }
 
 /// Whether bitmaps and table of a descriptor can be where it says.
-fn location_problem(
+pub(super) fn location_problem(
     desc: &GroupDesc,
     geo: &Geometry,
     group: GroupNo,

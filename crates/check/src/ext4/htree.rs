@@ -29,7 +29,7 @@ pub(super) enum Role {
 /// The index of one directory.
 pub(super) struct Index {
     pub roles: BTreeMap<u32, Role>,
-    /// `None`: names cannot be hashed here (folded by rules not known here).
+    /// `None`: names cannot be hashed here (the index's hash is not that of such directories).
     pub hasher: Option<NameHasher>,
     /// Something is wrong with it.
     pub bad: bool,
@@ -86,17 +86,9 @@ impl DirBlocks<'_> {
 }
 
 impl Checker {
-    /// Whether the rules by which names are folded are known here.
-    fn knows_encoding(&self) -> bool {
-        self.sb.encoding.get() == casefold::ENCODING_UTF8_12_1
-    }
-
     /// How a new index of a directory hashes names; `None` when they cannot be hashed here.
     pub fn new_hasher(&self, encrypted: bool, casefold: bool) -> Option<NameHasher> {
         let sip = encrypted && casefold;
-        if casefold && !sip && !self.knows_encoding() {
-            return None;
-        }
         let mut version = HashVersion::from_raw(self.sb.def_hash_version).ok()?;
         if sip {
             version = HashVersion {
@@ -155,8 +147,7 @@ impl Checker {
         if misc.contains(MiscFlags::UNSIGNED_HASH) && !sip {
             version.unsigned_chars = true;
         }
-        let known = !dir.casefold || sip || self.knows_encoding();
-        if known && sip == (dir.encrypted && dir.casefold) {
+        if sip == (dir.encrypted && dir.casefold) {
             index.hasher = Some(NameHasher {
                 version,
                 seed: self.sb.hash_seed(),

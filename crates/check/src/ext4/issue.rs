@@ -69,6 +69,8 @@ pub enum IssueKind {
     },
     #[error("superblock: says the volume has no features, and what is on it says otherwise")]
     FeaturesLost,
+    #[error("superblock: {what}, and what is on the volume says otherwise")]
+    FeaturesContradicted { what: String },
     #[error("superblock: checksum does not match its contents ({error})")]
     SuperblockChecksum { error: FormatErrorBox },
     #[error("superblock: {field} is {found}, which cannot be")]

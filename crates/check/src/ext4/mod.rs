@@ -34,6 +34,7 @@ mod inodes;
 mod issue;
 mod journal;
 mod journal_rebuild;
+mod layout_features;
 mod links;
 mod lost_features;
 mod map_repair;

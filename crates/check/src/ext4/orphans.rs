@@ -65,6 +65,49 @@ impl Checker {
         Ok(())
     }
 
+    /// Whether the inode that the superblock calls the file of orphans is one; `None` when there is nothing in it. For a volume without the feature.
+    pub fn names_orphan_file(&self) -> Result<Option<bool>, CheckError> {
+        let geo = self.geo.clone();
+        let ino = Ino(self.sb.orphan_file_inum.get());
+        if ino < geo.first_ino || ino.0 > geo.inodes_count {
+            return Ok(None);
+        }
+        let Some(inode) = self.read_inode(ino)? else {
+            return Ok(None);
+        };
+        if inode.links == 0 && inode.block.iter().all(|b| *b == 0) {
+            return Ok(None);
+        }
+        if inode.kind() != Some(FileKind::Regular) {
+            return Ok(Some(false));
+        }
+        let mut map = Collect::default();
+        let walk = Walk {
+            store: &self.store,
+            geo: &geo,
+            ino,
+            inode: &inode,
+        };
+        walk.run(&mut map)?;
+        let Some(first) = map.pieces.first().filter(|p| p.logical == 0) else {
+            return Ok(Some(false));
+        };
+        let bytes = self.store.read(first.physical, "orphan file")?;
+        let seed = geo.inode_seed(ino, inode.generation);
+        let sound = orphan_file::verify(&bytes, first.physical, &geo, seed).is_ok();
+        Ok(Some(sound))
+    }
+
+    /// The superblock names no file of orphans any more. One that was named is freed; any other inode stays as it is.
+    pub fn give_up_orphan_file(&mut self) -> Result<(), CheckError> {
+        if self.names_orphan_file()? == Some(true) {
+            self.clear_inode(Ino(self.sb.orphan_file_inum.get()))?;
+        }
+        self.sb.orphan_file_inum.set(0);
+        self.touch_superblock();
+        Ok(())
+    }
+
     fn read_orphan_file(&mut self, found: &mut Vec<Ino>) -> Result<(), CheckError> {
         let geo = self.geo.clone();
         if !geo.features.has_compat(Compat::ORPHAN_FILE) {
@@ -86,7 +129,12 @@ impl Checker {
             };
             walk.run(&mut map)?;
         }
-        let mapped: u64 = map.pieces.iter().map(|p| u64::from(p.len)).sum();
+        let mut mapped = 0;
+        for piece in &map.pieces {
+            if piece.logical == mapped {
+                mapped = piece.end();
+            }
+        }
         let what = if !regular {
             Some("the file itself is no regular file")
         } else if mapped == 0 || mapped << geo.block_bits != inode.size {
@@ -129,6 +177,19 @@ impl Checker {
                 }
             }
             let slots: Vec<(usize, Ino)> = orphan_file::orphans(&bytes).collect();
+            // Without orphans e2fsck expects the block as it was made: a checksum from when the volume had them is dirt.
+            let mut made = bytes.clone();
+            if slots.is_empty()
+                && !changed
+                && orphan_file::write_tail(&mut made, block, &geo, seed).is_some()
+                && made != bytes
+                && self.problem(IssueKind::OrphanFile {
+                    ino: file,
+                    what: "a block without orphans is not as it was made",
+                })
+            {
+                changed = true;
+            }
             for (slot, ino) in slots {
                 entries += 1;
                 let known = match self.read_inode(ino)? {

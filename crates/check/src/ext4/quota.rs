@@ -309,6 +309,11 @@ impl Checker {
                 file.right_size = fits.then_some(size);
             }
         }
+        if map.pieces.iter().any(|p| p.unwritten) {
+            // Its bytes are read nevertheless: limits are kept.
+            file.problem = Some("blocks that were never written");
+            file.right_size = None;
+        }
         Ok(file)
     }
 

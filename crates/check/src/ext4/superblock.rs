@@ -9,6 +9,7 @@ use blockwright_ondisk::ext4::{
 
 use super::context::{Checker, Log};
 use super::issue::IssueKind;
+use super::layout_features;
 use super::lost_features;
 use super::store::Store;
 use super::{CheckError, CheckOptions, Phase};
@@ -120,7 +121,19 @@ impl Checker {
                         None => sb,
                     }
                 }
-                Ok(sb) => sb,
+                Ok(sb) => {
+                    let copy = || find_copy(&device, bytes, &raw).map(|(copy, _)| copy);
+                    let lenient = |raw: &RawSuperblock| lenient(raw, bytes).ok();
+                    match layout_features::fitting(&device, &sb, copy, lenient)? {
+                        Some(fitting) => {
+                            found_bad = Some(IssueKind::FeaturesContradicted {
+                                what: layout_features::difference(&sb, &fitting),
+                            });
+                            fitting
+                        }
+                        None => sb,
+                    }
+                }
                 Err(source @ FormatError::SuperPastDevice { .. }) => {
                     return Err(CheckError::DeviceTooSmall { source });
                 }
@@ -302,7 +315,7 @@ impl Checker {
         self.report_progress(Phase::Volume, 0, 1);
         self.check_superblock_numbers();
         self.check_reserved_descriptors()?;
-        self.check_feature_contradictions();
+        self.check_feature_contradictions()?;
         self.check_superblock_times();
         if self.sb.uuid == [0; 16] && self.problem(IssueKind::UuidMissing) {
             // Not a random one: repairs are reproducible. The checksum seed moves with it, so
@@ -454,7 +467,7 @@ impl Checker {
         }
     }
 
-    fn check_feature_contradictions(&mut self) {
+    fn check_feature_contradictions(&mut self) -> Result<(), CheckError> {
         let features = self.sb.features();
         let mut fixed = features;
         if features.has_ro_compat(RoCompat::METADATA_CSUM)
@@ -520,7 +533,19 @@ impl Checker {
         {
             fixed.compat.remove(Compat::ORPHAN_FILE);
             fixed.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
-            self.sb.orphan_file_inum.set(0);
+            self.give_up_orphan_file()?;
+        }
+        if !features.has_compat(Compat::ORPHAN_FILE)
+            && let Some(is_one) = self.names_orphan_file()?
+            && self.problem(IssueKind::FeatureContradiction {
+                what: "a file of orphans is named, but orphan_file is not set",
+            })
+        {
+            if is_one && fixed.has_compat(Compat::HAS_JOURNAL) {
+                fixed.compat |= Compat::ORPHAN_FILE;
+            } else {
+                self.give_up_orphan_file()?;
+            }
         }
         if fixed != features {
             self.sb.set_features(fixed);
@@ -534,6 +559,7 @@ impl Checker {
             self.sb.flags.set(hash_flags | 1);
             self.touch_superblock();
         }
+        Ok(())
     }
 
     fn check_superblock_times(&mut self) {

@@ -241,6 +241,11 @@ pub fn tree_cases() -> Vec<Case> {
             v.block(block)[at] ^= 1;
         }),
         case("OrphanFile", "more", |v| orphan_entry(v, Ino(2000), true)),
+        case("OrphanFile", "more", |v| {
+            // The first block is a hole, and there are as many as before.
+            let ino = Ino(v.sb().orphan_file_inum.get());
+            v.edit_inode(ino, |i| i.block[12] = 1);
+        }),
         case("OrphanPresentMissing", "more", |v| {
             let ino = v.lookup("zero");
             orphan_entry(v, ino, false);
@@ -250,6 +255,10 @@ pub fn tree_cases() -> Vec<Case> {
         case("QuotaFile", "more", |v| {
             let block = v.blocks(Ino::USR_QUOTA)[0];
             v.block(block)[0] ^= 1;
+        }),
+        case("QuotaFile", "more", |v| {
+            // Never written, says the extent.
+            v.edit_inode(Ino::USR_QUOTA, |i| i.block[17] |= 0x80);
         }),
         case("QuotaUsage", "more", |v| {
             let ino = v.lookup("dir/big");

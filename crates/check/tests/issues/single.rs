@@ -14,6 +14,13 @@ pub fn superblock_cases() -> Vec<Case> {
         case("FeaturesLost", "groups", |v| {
             v.edit_sb(|sb| sb.set_features(Default::default()));
         }),
+        case("FeaturesContradicted", "ext4", |v| {
+            v.edit_sb(|sb| {
+                let mut f = sb.features();
+                f.incompat.remove(Incompat::FILETYPE);
+                sb.set_features(f);
+            });
+        }),
         case("SuperblockChecksum", "ext4", |v| v.image[2047] ^= 1),
         case("SuperblockField", "ext4", |v| {
             let most = v.geo.blocks_count;

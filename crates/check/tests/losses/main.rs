@@ -4,6 +4,7 @@
 //! both checkers call ours clean, and each path that e2fsck kept is there with the same bytes.
 
 use blockwright_test_support::lab as common;
+mod features;
 mod inodes;
 mod journals;
 mod judge;

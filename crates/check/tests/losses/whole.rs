@@ -1,7 +1,7 @@
 //! Features, counts and lists of the whole volume.
 
 use blockwright_check::Mode;
-use blockwright_ondisk::ext4::{BlockNo, FileKind, Incompat, Ino, RoCompat};
+use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, Incompat, Ino, RoCompat};
 
 use crate::common::volume::Volume;
 use crate::common::{Lab, repair, show, tools, verify};
@@ -308,4 +308,34 @@ fn reserved_descriptor_blocks_are_counted_by_their_list() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// e2fsck takes the attributes away; the kernel reads them all the same.
+#[test]
+fn attribute_blocks_make_the_feature() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for args in [
+        &["-t", "ext4", "-b", "1024", "-I", "128"][..],
+        &["-t", "ext2", "-b", "1024", "-I", "128"],
+    ] {
+        let mut v = Volume::new(lab.make("8M", args).unwrap());
+        let ino = v.lookup("dir/big");
+        let block = v.inode(ino).file_acl;
+        assert!(block.0 != 0, "{args:?}: no attribute block");
+        let before = listing(&lab, &v.image);
+        v.edit_sb(|sb| {
+            let mut f = sb.features();
+            f.compat.remove(Compat::EXT_ATTR);
+            sb.set_features(f);
+        });
+        assert!(lab.e2fsck(&v.image).0 != 0, "{args:?}");
+        assert!(!verify(&v.image).unwrap().is_clean(), "{args:?}");
+        let (wrong, ours) = judge(&lab, "no feature for attributes", &v.image);
+        assert!(wrong.is_empty(), "{args:?}: {}", wrong.join("\n"));
+        assert!(listing(&lab, &ours) == before, "{args:?}");
+        assert_eq!(Volume::new(ours).inode(ino).file_acl, block, "{args:?}");
+    }
 }
