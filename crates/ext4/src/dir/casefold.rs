@@ -15,13 +15,18 @@ pub(super) fn folds_to(name: &[u8], folded: &[u8]) -> bool {
 }
 
 impl Directories {
+    /// Whether the rules by which the volume's names are folded are known here. Where they are not, the volume is only read.
+    pub(super) fn knows_encoding(&self) -> bool {
+        casefold::is_known(self.volume.superblock().raw.encoding.get())
+    }
+
     /// The form of a name that is compared and hashed; the name itself when it is not UTF-8.
     ///
     /// # Errors
     /// `UnsupportedFeature` when the volume's encoding is not known.
     pub(crate) fn fold_name<'a>(&self, name: &'a [u8]) -> Result<Cow<'a, [u8]>> {
-        let encoding = self.volume.superblock().raw.encoding.get();
-        if !casefold::is_known(encoding) {
+        if !self.knows_encoding() {
+            let encoding = self.volume.superblock().raw.encoding.get();
             return Err(
                 Error::new(ErrorKind::UnsupportedFeature, "casefolded directory").detail(format!(
                     "the volume's name encoding {encoding} is not known"

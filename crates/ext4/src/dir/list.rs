@@ -76,7 +76,7 @@ impl Directories {
     pub(crate) fn list(&self, inode: &vfs::Inode, cookie: u64, sink: Sink<'_>) -> Result<()> {
         let dir = self.open(inode)?;
         let one_block = dir.is_inline() || dir.blocks <= 1;
-        if !self.has_dir_index() || !(one_block || self.is_indexed(&dir)) {
+        if !self.is_hashed(&dir) || !(one_block || self.is_indexed(&dir)) {
             return self.list_by_offset(&dir, cookie, sink);
         }
         if self.is_indexed(&dir) {
@@ -129,7 +129,7 @@ impl Directories {
             .then(|| entry.stored_hash())
             .flatten();
         let hash = stored
-            .or_else(|| self.nokey_hash(entry.name))
+            .or_else(|| self.nokey_hash(dir, entry.name))
             .unwrap_or_default();
         nokey::encode(hash, entry.name)
     }

@@ -101,7 +101,7 @@ impl Query<'_> {
         (self.nokey.is_none() && self.folded.is_none()).then_some(self.name)
     }
 
-    fn matches(&self, dirs: &Directories, entry: &Entry<'_>) -> bool {
+    fn matches(&self, dirs: &Directories, dir: &Dir<'_>, entry: &Entry<'_>) -> bool {
         if !entry.is_used() {
             return false;
         }
@@ -111,7 +111,7 @@ impl Query<'_> {
             }
             let stored = entry.stored_hash().filter(|h| *h == hash);
             let hash = stored
-                .or_else(|| dirs.nokey_hash(entry.name))
+                .or_else(|| dirs.nokey_hash(dir, entry.name))
                 .unwrap_or(hash);
             return nokey::encode(hash, entry.name) == self.name;
         }
@@ -165,9 +165,15 @@ impl Directories {
             .has_compat(Compat::DIR_INDEX)
     }
 
+    /// Whether the hashes of a directory's names can be computed. Otherwise it is searched and listed block by block.
+    pub(crate) fn is_hashed(&self, dir: &Dir<'_>) -> bool {
+        let folds = dir.is_casefolded() && !dir.is_encrypted();
+        self.has_dir_index() && (!folds || self.knows_encoding())
+    }
+
     /// Whether a directory's index is to be used.
     pub(crate) fn is_indexed(&self, dir: &Dir<'_>) -> bool {
-        self.has_dir_index() && dir.flags.contains(InodeFlags::INDEX) && !dir.is_inline()
+        self.is_hashed(dir) && dir.flags.contains(InodeFlags::INDEX) && !dir.is_inline()
     }
 
     pub(crate) fn bad_entry(
@@ -287,7 +293,8 @@ impl Directories {
         };
         if dir.is_encrypted() {
             query.nokey = nokey::hash_of(name);
-        } else if dir.is_casefolded() {
+        } else if dir.is_casefolded() && self.knows_encoding() {
+            // By rules that are not known here, a name is found by its bytes alone.
             query.folded = Some(self.fold_name(name)?);
         }
         Ok(query)
@@ -330,16 +337,17 @@ impl Directories {
         })
     }
 
-    /// The hash that goes into the name an encrypted entry is shown by.
-    pub(crate) fn nokey_hash(&self, cipher: &[u8]) -> Option<(u32, u32)> {
-        let version = self.volume.superblock().default_hash().ok()?;
-        let hash = name_hash(
-            version,
-            self.volume.superblock().raw.hash_seed(),
-            None,
-            cipher,
-        )
-        .ok()?;
+    /// The hash that goes into the name an encrypted entry is shown by: the one by which an index finds the entry, whatever the superblock
+    /// has for new directories.
+    pub(crate) fn nokey_hash(&self, dir: &Dir<'_>, cipher: &[u8]) -> Option<(u32, u32)> {
+        let superblock = self.volume.superblock();
+        let indexed = self.is_indexed(dir);
+        let version = indexed.then(|| self.index_version("name an entry", dir).ok());
+        let version = match version.flatten() {
+            Some(version) => version,
+            None => superblock.default_hash().ok()?,
+        };
+        let hash = name_hash(version, superblock.raw.hash_seed(), None, cipher).ok()?;
         Some((hash.hash, hash.minor))
     }
 
@@ -407,7 +415,7 @@ impl Directories {
                 let mut found = None;
                 for entry in block::entries(area, &dir.layout) {
                     let entry = entry.map_err(bad)?;
-                    if query.matches(self, &entry) {
+                    if query.matches(self, dir, &entry) {
                         found = Some(entry);
                         break;
                     }

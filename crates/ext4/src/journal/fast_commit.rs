@@ -146,11 +146,11 @@ pub fn scan(
                     if *tid != sequence {
                         return Ok(found);
                     }
+                    // Counts with the TAIL alone, as all else: what was torn promised nothing.
                     if *features != 0 {
-                        return Err(Error::new(ErrorKind::UnsupportedFeature, OP)
-                            .detail(format!(
-                                "unknown fast-commit features {features:#x} in block {at} of the journal"
-                            )));
+                        unknown = Some(format!(
+                            "unknown fast-commit features {features:#x} in block {at} of the journal"
+                        ));
                     }
                     begun = true;
                 }
@@ -160,17 +160,20 @@ pub fn scan(
                     if *tid != sequence || sums_differ(*checksum, sum) {
                         return Ok(found);
                     }
-                    if let Some((tag, at, offset)) = unknown {
-                        return Err(Error::new(ErrorKind::UnsupportedFeature, OP).detail(format!(
-                            "unknown fast-commit record {tag:#x} at byte {offset} of the journal's block {at}"
-                        )));
+                    if let Some(what) = unknown {
+                        return Err(Error::new(ErrorKind::UnsupportedFeature, OP).detail(what));
                     }
                     found.operations.append(&mut pending);
                     found.commits += 1;
                     sum = 0;
                     continue;
                 }
-                Record::Unknown { tag, .. } => unknown = Some((*tag, at, record.offset)),
+                Record::Unknown { tag, .. } => {
+                    let offset = record.offset;
+                    unknown = Some(format!(
+                        "unknown fast-commit record {tag:#x} at byte {offset} of the journal's block {at}"
+                    ));
+                }
                 other => pending.extend(operation(other)),
             }
             sum = running_checksum(sum, record.summed);
