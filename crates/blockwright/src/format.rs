@@ -29,20 +29,13 @@ impl fmt::Display for Format {
 /// `Io`; `Corrupt` when the device is too small for anything; `UnsupportedFeature` when it holds nothing this
 /// library knows (naming what it is, if that is known).
 pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
-    const HEAD: u64 = 0x10080;
-    let geometry = device.geometry();
-    let unit = u64::from(geometry.logical_block_bytes).max(512);
-    let bytes = HEAD
-        .next_multiple_of(unit)
-        .min(geometry.bytes / unit * unit);
-    if bytes < 2048 {
+    let head = head_of(device)?;
+    if head.len() < 2048 {
         return Err(Error::new(
             ErrorKind::Corrupt,
             "too small for any file system",
         ));
     }
-    let mut head = vec![0u8; bytes as usize];
-    device.read_at(DevOffset(0), &mut head)?;
     if head.get(0x438..0x43A) == Some(&[0x53, 0xEF]) {
         return Ok(Format::Ext4);
     }
@@ -53,22 +46,7 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
         }
     }
     #[cfg(feature = "disk")]
-    if let Some(contents) = blockwright_disk::probe::of_head(&head) {
-        return Err(Error::new(
-            ErrorKind::UnsupportedFeature,
-            format!("this is {}", contents.noun),
-        ));
-    }
-    #[cfg(feature = "disk")]
-    if let Some(table) =
-        blockwright_disk::Table::read(device).map_err(blockwright_device::DeviceError::from)?
-    {
-        let first = table.partitions.iter().find(|p| p.problem.is_none());
-        let hint = match first {
-            Some(p) => format!(": `:p{}` behind the image's name selects one", p.number),
-            None => String::new(),
-        };
-        let what = format!("this is a disk with partitions; {}{hint}", table.listed());
+    if let Some(what) = foreign(device, &head)? {
         return Err(Error::new(ErrorKind::UnsupportedFeature, what));
     }
     let what = if head.iter().all(|b| *b == 0) {
@@ -77,6 +55,53 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
         "no file system that is known here (neither ext4's magic at byte 1080 nor f2fs's at byte 1024)"
     };
     Err(Error::new(ErrorKind::UnsupportedFeature, what))
+}
+
+/// What a device holds that is no file system of this library, in words: a disk with partitions, or another known format.
+///
+/// A message of what is missing ("no superblock") helps less than one of what is there. So front ends that read superblocks
+/// themselves ask this when they found none.
+///
+/// # Errors
+/// `Io`.
+#[cfg(feature = "disk")]
+pub fn foreign_contents(device: &SharedDevice) -> Result<Option<String>> {
+    let head = head_of(device)?;
+    foreign(device, &head)
+}
+
+/// The bytes at the beginning of a device by which formats are known; fewer of a smaller device.
+fn head_of(device: &SharedDevice) -> Result<Vec<u8>> {
+    const HEAD: u64 = 0x10080;
+    let geometry = device.geometry();
+    let unit = u64::from(geometry.logical_block_bytes).max(512);
+    let bytes = HEAD
+        .next_multiple_of(unit)
+        .min(geometry.bytes / unit * unit);
+    let mut head = vec![0u8; bytes as usize];
+    device.read_at(DevOffset(0), &mut head)?;
+    Ok(head)
+}
+
+#[cfg(feature = "disk")]
+fn foreign(device: &SharedDevice, head: &[u8]) -> Result<Option<String>> {
+    if let Some(contents) = blockwright_disk::probe::of_head(head) {
+        return Ok(Some(format!("this is {}", contents.noun)));
+    }
+    let Some(table) =
+        blockwright_disk::Table::read(device).map_err(blockwright_device::DeviceError::from)?
+    else {
+        return Ok(None);
+    };
+    let first = table.partitions.iter().find(|p| p.problem.is_none());
+    let hint = match first {
+        Some(p) => format!(": `:p{}` behind the image's name selects one", p.number),
+        None => String::new(),
+    };
+    let listed = table.listed();
+    Ok(Some(format!(
+        "this is a disk with partitions; {listed}{hint}"
+    )))
 }
 
 #[cfg(test)]

@@ -76,6 +76,8 @@ pub use dir::{DirEntry, ReadDir};
 pub use error::{Error, Result};
 pub use file::{Extent, ExtentKind, File};
 pub use format::Format;
+#[cfg(feature = "disk")]
+pub use format::foreign_contents;
 pub use metadata::{FileType, Metadata, Times};
 pub use open_options::OpenOptions;
 pub use options::VolumeOptions;

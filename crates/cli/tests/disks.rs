@@ -49,6 +49,47 @@ fn cut(disk: &Path, start: u64, bytes: u64, to: &Path) {
     fs::write(to, all).unwrap();
 }
 
+/// A command that is given the disk and not a partition says so, and which partitions there are.
+#[test]
+fn a_disk_without_a_partition_s_name_is_told_apart_from_a_volume() {
+    if !have("sgdisk") || !have("sfdisk") {
+        return;
+    }
+    let scratch = Scratch::new();
+    for disk in [gpt(&scratch), mbr(&scratch)] {
+        let before = hash(&disk);
+        for (args, code) in [
+            (&["ls", "IMAGE:/"][..], 1),
+            (&["tree", "IMAGE:/"], 1),
+            (&["cat", "IMAGE:/a"], 1),
+            (&["stat", "IMAGE:/a"], 1),
+            (&["du", "IMAGE:/"], 1),
+            (&["df", "IMAGE"], 1),
+            (&["extents", "IMAGE:/a"], 1),
+            (&["getxattr", "IMAGE:/a"], 1),
+            (&["info", "IMAGE"], 1),
+            (&["check", "IMAGE"], 8),
+            (&["check", "-y", "IMAGE"], 8),
+            (&["export", "IMAGE"], 1),
+            (&["cp", "IMAGE:/a", "-"], 1),
+            (&["mv", "IMAGE:/a", "IMAGE:/b"], 1),
+            (&["rm", "IMAGE:/a"], 1),
+            (&["mkdir", "IMAGE:/a"], 1),
+            (&["touch", "IMAGE:/a"], 1),
+            (&["chmod", "644", "IMAGE:/a"], 1),
+            (&["setxattr", "-n", "user.a", "IMAGE:/a"], 1),
+            (&["quota", "IMAGE"], 1),
+            (&["trim", "IMAGE"], 1),
+            (&["set", "IMAGE", "label=x"], 1),
+            (&["resize", "IMAGE", "--minimum"], 1),
+        ] {
+            let says = ["a disk with partitions", "`:p1` behind the image's name"];
+            refused(&mut bw(&disk, args), code, &says);
+        }
+        assert_eq!(hash(&disk), before);
+    }
+}
+
 #[test]
 fn every_command_takes_a_partition() {
     if !have("sgdisk") {

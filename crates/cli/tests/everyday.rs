@@ -256,6 +256,12 @@ fn messages_lead_on() {
         1,
         &["`plain` does not begin with a namespace", "`user.plain`"],
     );
+    let long = format!("user.{}", "n".repeat(251));
+    refused(
+        &mut bw(image, &["setxattr", "-n", &long, "-v", "x", "IMAGE:/f"]),
+        1,
+        &["the name has 256 bytes, and 255 are the most"],
+    );
     let info = good(image, &["info", "IMAGE"]);
     assert!(
         !info.contains('\u{1b}') && info.contains("la\\u{1b}[31mbel"),

@@ -207,9 +207,20 @@ fn checked(
         progress,
         ..ext4::CheckOptions::default()
     };
-    ext4::check(device, &options)
+    ext4::check(Arc::clone(&device), &options)
         .map(told)
-        .map_err(Failure::new)
+        .map_err(|e| match e {
+            ext4::CheckError::NoSuperblock { .. } => no_superblock(&device, e),
+            e => Failure::new(e),
+        })
+}
+
+/// Says what the device holds instead of a volume, where that is known.
+fn no_superblock(device: &SharedDevice, error: ext4::CheckError) -> Failure {
+    match blockwright::foreign_contents(device) {
+        Ok(Some(what)) => Failure::new(what),
+        _ => Failure::new(error),
+    }
 }
 
 fn progress(json: bool) -> Option<ProgressBar> {

@@ -151,6 +151,9 @@ fn no_namespace(name: &[u8]) -> Failure {
     ))
 }
 
+/// Bytes of an attribute's name with its namespace, as Linux has it (`XATTR_NAME_MAX`).
+const NAME_MAX: usize = 255;
+
 /// Why an attribute is not set, with a hint.
 fn refused(image: &Image, name: &[u8], value: &[u8], e: blockwright_vfs::Error) -> Failure {
     let shown = text(name);
@@ -158,6 +161,12 @@ fn refused(image: &Image, name: &[u8], value: &[u8], e: blockwright_vfs::Error) 
     let room = || image.vfs().statfs().is_ok_and(|s| s.blocks_free > 0);
     match e.kind() {
         ErrorKind::Unsupported | ErrorKind::Invalid if !has_namespace(name) => no_namespace(name),
+        ErrorKind::TooBig | ErrorKind::Range if name.len() > NAME_MAX => {
+            Failure::new(format_args!(
+                "{shown}: the name has {} bytes, and {NAME_MAX} are the most",
+                name.len()
+            ))
+        }
         ErrorKind::TooBig | ErrorKind::Range => Failure::new(format_args!(
             "{shown}: {} bytes are more than the volume stores of an attribute",
             value.len()

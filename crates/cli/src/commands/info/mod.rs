@@ -148,6 +148,9 @@ fn read(args: &ImageArgs) -> Result<(RawSuperblock, [u8; SUPERBLOCK_SIZE], u64)>
     bytes.copy_from_slice(&head[start..start + SUPERBLOCK_SIZE]);
     let raw = RawSuperblock::read(&bytes).map_err(|e| Failure::new(e).at(place.to_string()))?;
     if raw.magic.get() != MAGIC {
+        if let Ok(Some(what)) = blockwright::foreign_contents(&device) {
+            return Err(Failure::new(what).at(place));
+        }
         return Err(Failure::new(format_args!(
             "no ext2, ext3, ext4 or f2fs file system: superblock magic is {:#06x}, not {MAGIC:#06x}",
             raw.magic.get()
