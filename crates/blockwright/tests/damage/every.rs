@@ -31,8 +31,8 @@ struct Refused {
 impl Refused {
     fn add(&mut self, error: &Error) {
         let kind = error.kind();
-        // A key is missing; and Linux, too, lists an attribute of an ACL's kind with a name, and has none under it.
-        if matches!(kind, ErrorKind::KeyRequired | ErrorKind::NoAttribute) {
+        // A key is missing.
+        if kind == ErrorKind::KeyRequired {
             return;
         }
         self.messages.push(format!("{kind:?}: {error}"));

@@ -147,6 +147,20 @@ pub fn more_bases() -> Vec<Base> {
             targets,
         });
     }
+    for features in ["", "^metadata_csum"] {
+        let image = super::image::make(features);
+        let many = image.ino("/many") as u32;
+        let mut base = Base::new(&format!("an index of two levels {features}"), image.0);
+        base.targets.retain(|t| match t.kind {
+            Kind::Index(ino, _) | Kind::Inode(ino) | Kind::Extents(ino) => ino == many,
+            // Padding behind the last block, and behind the inodes of a group.
+            Kind::BlockBitmap(_) | Kind::InodeBitmap(_) => true,
+            _ => false,
+        });
+        let node = |t: &Target| matches!(t.kind, Kind::Index(_, htree::DxPlace::Node));
+        assert!(base.targets.iter().any(node), "no inner node");
+        out.push(base);
+    }
     let mut scene = Scene::new(super::known::with_a_journal_to_replay("fast_commit"));
     scene.image = scene.with(&scene.records);
     out.push(Base {
@@ -452,8 +466,8 @@ impl Base {
         match t.kind {
             Kind::Superblock => fields::superblock(),
             Kind::Group(_) => fields::group(t.bytes),
-            Kind::BlockBitmap(_) => fields::words(whole.geo.block_bitmap_bytes().min(t.bytes)),
-            Kind::InodeBitmap(_) => fields::words(whole.geo.inode_bitmap_bytes().min(t.bytes)),
+            Kind::BlockBitmap(_) => fields::bitmap(whole.geo.block_bitmap_bytes(), t.bytes),
+            Kind::InodeBitmap(_) => fields::bitmap(whole.geo.inode_bitmap_bytes(), t.bytes),
             Kind::Inode(_) => fields::inode(bytes),
             Kind::Leaf(_) => fields::directory(bytes),
             Kind::Index(..) => fields::index(bytes),

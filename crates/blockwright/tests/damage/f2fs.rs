@@ -5,9 +5,10 @@ use super::lab::f2fs::{F2Lab, F2Volume, FULL};
 use super::values::Value;
 use blockwright::Volume;
 use blockwright_device::{MemoryDevice, SharedDevice};
+use blockwright_ondisk::f2fs::pack::PackLayout;
 use blockwright_ondisk::f2fs::superblock::RawSuperblock;
 use blockwright_ondisk::f2fs::{
-    BLOCK_SIZE, BlockAddr, FileKind, Ino, Inode, Log, Nid, RawCheckpoint, checksum, inode,
+    BLOCK_SIZE, BlockAddr, FileKind, Ino, Inode, Log, Nid, RawCheckpoint, checksum, inode, xattr,
 };
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -25,6 +26,12 @@ pub enum Kind {
     Inode,
     Node,
     Directory,
+    /// A node of attributes.
+    List,
+    /// The first block of a compressed cluster.
+    Cluster,
+    /// Which blocks of the NAT are full or empty.
+    NatBits,
 }
 
 pub struct Base {
@@ -83,18 +90,124 @@ pub fn bases() -> Vec<Base> {
     out
 }
 
-/// A volume for [`super::every`] alone: with files that were fsynced since the last checkpoint, which a mount recovers from their nodes.
+/// Volumes for [`super::every`] alone, with what the others lack.
 pub fn more_bases() -> Vec<Base> {
+    vec![
+        to_be_recovered(),
+        with_orphans_and_attributes(),
+        clusters(),
+        nat_bits(),
+    ]
+}
+
+/// A volume of our own making, open.
+fn made(features: &str) -> (Arc<MemoryDevice>, Volume) {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let shared = Arc::clone(&device) as SharedDevice;
     let options = blockwright_mkfs::f2fs::FormatOptions {
-        features: "extra_attr,inode_checksum".to_owned(),
+        features: features.to_owned(),
         ..Default::default()
     };
     blockwright_mkfs::f2fs::format(&shared, &options).expect("formatted");
     let v = Volume::open_device(shared).expect("opens");
     super::image::populate(&v);
     v.sync().expect("durable");
+    (device, v)
+}
+
+/// Two files were removed while they were open, before the last checkpoint. Attributes fill the places in inodes and go on in nodes.
+fn with_orphans_and_attributes() -> Base {
+    let (device, v) = made("extra_attr,inode_checksum,flexible_inline_xattr");
+    let names = ["/dir/plain", "/dir/tiny", "/dir/short", "/dir"];
+    for path in names {
+        for (n, len) in [(0u8, 20), (1, 90), (2, 700), (3, 30), (4, 0)] {
+            let name = format!("trusted.number-{n}");
+            v.set_xattr(path, &name, vec![n; len], blockwright::XattrMode::Any)
+                .expect("set");
+        }
+    }
+    let open: Vec<_> = (0..2)
+        .map(|n| {
+            let path = format!("/open-{n}");
+            v.write(&path, vec![9; 5000]).expect("written");
+            let file = v.open_file(&path).expect("opened");
+            v.remove_file(&path).expect("removed");
+            file
+        })
+        .collect();
+    v.sync().expect("durable");
+    let volume = F2Volume::new(device.snapshot());
+    drop(open);
+    v.close().expect("closed");
+    let mut targets = targets(&volume);
+    let lists: Vec<BlockAddr> = targets
+        .iter()
+        .filter(|(kind, _)| *kind == Kind::Inode)
+        .filter_map(|(_, at)| {
+            let block = volume.block(*at);
+            let nid = u32::from_le_bytes(block[0x4C..0x50].try_into().expect("four"));
+            (nid != 0).then(|| volume.nat_entry(Nid(nid)).block)
+        })
+        .collect();
+    assert!(lists.len() >= names.len(), "{lists:?}");
+    for (kind, at) in &mut targets {
+        if lists.contains(at) {
+            *kind = Kind::List;
+        }
+    }
+    let orphans = volume.pack.checkpoint.raw.cp_pack_start_sum.get();
+    assert!(orphans > 1, "no block of orphans");
+    Base {
+        name: "orphans and attributes",
+        volume,
+        targets,
+    }
+}
+
+/// What Linux compressed.
+fn clusters() -> Base {
+    let volume = by_linux(0);
+    let mut targets = Vec::new();
+    for nid in 4..455 {
+        let entry = volume.nat_entry(Nid(nid));
+        if entry.is_free() || entry.ino.0 != nid {
+            continue;
+        }
+        let addresses = match volume.inode(Ino(nid)).0.kind() {
+            Some(FileKind::Regular) => volume.addresses(Ino(nid)),
+            _ => continue,
+        };
+        let marks = (addresses.windows(2)).filter(|w| w[0] == BlockAddr::COMPRESSED);
+        targets.extend(marks.take(1).map(|w| (Kind::Cluster, w[1])));
+    }
+    assert!(targets.len() > 1, "{targets:?}");
+    Base {
+        name: "Linux, compressed clusters",
+        volume,
+        targets,
+    }
+}
+
+/// A mount trusts these where their version is the checkpoint's.
+fn nat_bits() -> Base {
+    let (device, v) = made("extra_attr,quota");
+    v.close().expect("closed");
+    let volume = F2Volume::new(device.snapshot());
+    let layout = PackLayout::new(&volume.pack.checkpoint, &volume.geo).expect("a layout");
+    let (first, count) = layout.nat_bits.expect("there");
+    let start = volume.geo.pack_start(volume.pack.which).0 + first;
+    Base {
+        name: "NAT bits",
+        targets: (start..start + count)
+            .map(|at| (Kind::NatBits, BlockAddr(at)))
+            .collect(),
+        volume,
+    }
+}
+
+/// Files that were fsynced since the last checkpoint, which a mount recovers from their nodes.
+fn to_be_recovered() -> Base {
+    let (device, v) = made("extra_attr,inode_checksum");
     for n in 0..6u8 {
         let path = format!("/dir/rolled-{n}");
         let file = v.create_file(&path).expect("made");
@@ -106,6 +219,22 @@ pub fn more_bases() -> Vec<Base> {
         }
         file.sync_all().expect("durable");
     }
+    // Names that moved, shorter files, and files that were written again.
+    v.rename("/dir/tiny", "/dir/below/moved").expect("moved");
+    v.write("/dir/rolled-1", b"again").expect("written");
+    v.hard_link("/dir/rolled-2", "/dir/below/second")
+        .expect("linked");
+    for path in ["/dir/below/moved", "/dir/rolled-1", "/dir/below/second"] {
+        let file = v.open_file(path).expect("opened");
+        file.sync_all().expect("durable");
+    }
+    let shorter = blockwright::OpenOptions::new()
+        .write(true)
+        .open(&v, "/holes")
+        .expect("opened");
+    shorter.set_len(3000).expect("cut");
+    shorter.sync_all().expect("durable");
+    drop(shorter);
     let crashed = F2Volume::new(device.snapshot());
     v.close().expect("closed");
     let mut targets = Vec::new();
@@ -126,12 +255,12 @@ pub fn more_bases() -> Vec<Base> {
             targets.push((kind, BlockAddr(at)));
         }
     }
-    assert!(targets.len() > 6, "{targets:?}");
-    vec![Base {
+    assert!(targets.len() > 10, "{targets:?}");
+    Base {
         name: "files to be recovered",
         volume: crashed,
         targets,
-    }]
+    }
 }
 
 impl Base {
@@ -161,7 +290,7 @@ impl Base {
                 }
                 // In the order of their numbers: direct ones, indirect ones, the doubly indirect one.
                 Kind::Node => format!("{:?}", node_kind(&block)),
-                Kind::Pack => at.to_string(),
+                Kind::Pack | Kind::List | Kind::Cluster | Kind::NatBits => at.to_string(),
                 _ => String::new(),
             };
             let known = seen.entry((format!("{kind:?}"), shape)).or_insert(0);
@@ -469,6 +598,28 @@ fn fields(kind: Kind, block: &[u8]) -> Vec<(usize, usize)> {
             }
             run(&mut f, 0x168, &[4; 40]);
             run(&mut f, 3852, &[4; 50]);
+            if block[3852..3856] == xattr::MAGIC.to_le_bytes() {
+                attributes(&mut f, block, 3876, 4052);
+            }
+        }
+        // The list begins in the inode: where entries are here does not show.
+        Kind::List => {
+            (0..160).for_each(|at| f.push((at, 1)));
+            run(&mut f, 4072, &footer);
+        }
+        // Length, checksum, and how the stream begins.
+        Kind::Cluster => {
+            run(&mut f, 0, &[4; 6]);
+            (24..56).for_each(|at| f.push((at, 1)));
+            run(&mut f, 4088, &[4, 4]);
+        }
+        // The version, then bits: of full blocks, of empty ones.
+        Kind::NatBits => {
+            run(&mut f, 0, &[8]);
+            (8..block.len())
+                .filter(|at| *at < 24 || block[*at] != 0)
+                .take(60)
+                .for_each(|at| f.push((at, 1)));
         }
         Kind::Node => {
             run(&mut f, 0, &[4; 60]);
@@ -492,6 +643,16 @@ fn fields(kind: Kind, block: &[u8]) -> Vec<(usize, usize)> {
         _ => run(&mut f, 0, &vec![4; block.len() / 4]),
     }
     f
+}
+
+/// The entries of a list of attributes: kind, length of the name, length of the value; the name's first byte.
+fn attributes(f: &mut Vec<(usize, usize)>, block: &[u8], mut at: usize, end: usize) {
+    while at + 4 < end && block[at] != 0 {
+        run(f, at, &[1, 1, 2, 1]);
+        let value = u16::from_le_bytes([block[at + 2], block[at + 3]]);
+        let len = 4 + usize::from(block[at + 1]) + usize::from(value);
+        at += len.next_multiple_of(4);
+    }
 }
 
 fn change(bytes: &mut [u8], fields: &[(usize, usize)], rng: &mut Rng) -> String {

@@ -33,6 +33,16 @@ pub fn words(bytes: usize) -> Structure {
     little((0..bytes / 4).map(|n| (n * 4, 4)).collect())
 }
 
+/// A bitmap of so many bytes, and the padding behind it: where it begins and where the block ends.
+pub fn bitmap(used: usize, block: usize) -> Structure {
+    let used = used.min(block);
+    let mut f: Vec<(usize, usize)> = (0..used / 4).map(|n| (n * 4, 4)).collect();
+    if used < block {
+        f.extend([(used, 1), (block - 1, 1)]);
+    }
+    little(f)
+}
+
 pub fn superblock() -> Structure {
     let mut f = Vec::new();
     // To the first inode, and the fields of revision 1.
@@ -47,7 +57,7 @@ pub fn superblock() -> Structure {
     run(&mut f, 0x150, &[4, 4, 4, 2, 2, 4, 2, 2, 4, 4, 1, 1, 1, 1]);
     run(&mut f, 0x178, &[4, 4, 4, 4, 4, 4, 4, 4]);
     run(&mut f, 0x240, &[4, 4, 4, 4, 4]);
-    run(&mut f, 0x26C, &[4, 4, 1, 1, 1, 1, 1, 1, 2, 2, 4]);
+    run(&mut f, 0x26C, &[4, 4, 1, 1, 1, 1, 1, 1, 2, 2, 2, 4]);
     f.push((0x3FC, 4));
     little(f)
 }

@@ -18,6 +18,7 @@ mod image;
 #[allow(dead_code)]
 mod records;
 
+mod agree;
 mod every;
 mod ext4;
 mod ext4_cases;
