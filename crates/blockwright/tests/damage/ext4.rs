@@ -150,7 +150,17 @@ pub fn more_bases() -> Vec<Base> {
     for features in ["", "^metadata_csum"] {
         let image = super::image::make(features);
         let many = image.ino("/many") as u32;
-        let mut base = Base::new(&format!("an index of two levels {features}"), image.0);
+        let device = image.device();
+        let v = blockwright::Volume::open_device(device.clone()).expect("opens");
+        for i in 0..200 {
+            let name = format!("/many/more-{i:03}-{}", "m".repeat(200));
+            v.hard_link("/empty", name).expect("linked");
+        }
+        v.close().expect("closed");
+        let mut base = Base::new(
+            &format!("an index of two levels {features}"),
+            device.to_vec(),
+        );
         base.targets.retain(|t| match t.kind {
             Kind::Index(ino, _) | Kind::Inode(ino) | Kind::Extents(ino) => ino == many,
             // Padding behind the last block, and behind the inodes of a group.
