@@ -50,7 +50,7 @@ fn what_is_measured_is_right() {
     assert!(out.status.success(), "{}", text(&out));
     let said = text(&out);
     assert!(
-        said.contains("\n14 workloads verified") || said.contains("\n28 workloads verified"),
+        said.contains("\n16 workloads verified") || said.contains("\n32 workloads verified"),
         "{said}"
     );
 }
@@ -75,7 +75,7 @@ fn what_is_measured_of_f2fs_is_right() {
     );
     assert!(out.status.success(), "{}", text(&out));
     let said = text(&out);
-    assert!(said.contains("\n14 workloads verified"), "{said}");
+    assert!(said.contains("\n16 workloads verified"), "{said}");
     assert!(said.contains(&format!("f2fs mount, {transport}")), "{said}");
 }
 

@@ -41,7 +41,7 @@ impl Sizes {
                 append_small: 256 << 10,
                 append_large: 1 << 20,
                 synced: 40 << 10,
-                resynced: 256 << 10,
+                resynced: 1 << 20,
                 creates: 800,
                 limit: 120,
             };
