@@ -1,7 +1,7 @@
 # Two commands: `make run` does the main job on real input, `make test` runs every test.
 # Both install what they need. See README.md.
 
-.PHONY: run test setup bench check fmt install clean
+.PHONY: run test setup bench check fmt install install-c clean
 
 setup:
 	@sh scripts/setup.sh
@@ -34,6 +34,11 @@ install:
 	$(built) completions bash > $(prefix)/share/bash-completion/completions/blockwright
 	$(built) completions zsh > $(prefix)/share/zsh/site-functions/_blockwright
 	$(built) completions fish > $(prefix)/share/fish/vendor_completions.d/blockwright.fish
+
+# The C library: libblockwright, its header and its pkg-config file.
+install-c:
+	cargo build --release --package blockwright-capi
+	sh scripts/install-c.sh $(dir $(built)) "$(DESTDIR)" "$(or $(PREFIX),/usr/local)"
 
 clean:
 	cargo clean

@@ -26,6 +26,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("fuse", &["blockwright", "vfs", "device"]),
+    ("ffi", &["blockwright", "check", "device", "disk", "vfs"]),
+    ("capi", &["blockwright", "device", "ffi"]),
     ("plot", &[]),
     ("sandbox", &[]),
     ("cli", &["*"]),
@@ -44,7 +46,7 @@ const LINES_MAX: usize = 800;
 const COMPARING_ROOMS: &[&str] = &["bench", "crash", "fuzz"];
 
 /// Rooms that may hold `unsafe` code.
-const UNSAFE_ROOMS: &[&str] = &["device", "fuse"];
+const UNSAFE_ROOMS: &[&str] = &["device", "fuse", "capi"];
 
 pub(crate) fn run() -> ExitCode {
     let (rooms, mut faults) = rules();

@@ -1,4 +1,4 @@
-//! Running cargo, and installing the two test suites that come as crates.
+//! Running cargo, and installing the tools of tests that come as crates.
 
 use crate::workspace;
 use std::ffi::OsString;
@@ -37,8 +37,12 @@ pub(crate) fn tools_dir() -> PathBuf {
     workspace().join("target/tools")
 }
 
-/// Test suites that other people keep, installed once into `target/tools`.
-const SUITES: [(&str, &str); 2] = [("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
+/// Test suites that other people keep, and the generator of the C header, installed once into `target/tools`.
+const SUITES: [(&str, &str); 3] = [
+    ("pjdfstest", "0.2.2"),
+    ("fsx", "0.3.2"),
+    ("cbindgen", "0.29.4"),
+];
 
 /// Installs the suites that are not there yet.
 ///

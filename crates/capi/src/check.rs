@@ -1,0 +1,277 @@
+//! Checking and repairing.
+
+use crate::call::{call, known, out, outside, sized};
+use crate::device::{CallbackDevice, bw_device};
+use crate::error::{Fault, Result, bw_error, bw_status, copy_text};
+use crate::handles::{REPORTS, bw_report};
+use crate::open::window;
+use crate::raw::{Output, Text, User};
+use blockwright_device::{OpenMode, SharedDevice};
+use blockwright_ffi::{CheckOptions, CheckReport, Mode, Outcome, Phase, Severity, Window};
+use std::ffi::c_char;
+use std::sync::Arc;
+
+/// Change nothing.
+pub const BW_CHECK_READ_ONLY: u32 = 0;
+/// Make the repairs that are safe without a human.
+pub const BW_CHECK_PREEN: u32 = 1;
+/// Make all repairs.
+pub const BW_CHECK_REPAIR: u32 = 2;
+
+/// Called from any thread with how far a check is. `phase`: 0 volume, 1 inodes, 2 directories, 3 links, 4 bitmaps.
+pub type bw_check_progress = Option<extern "C" fn(user: User, phase: u32, done: u64, total: u64)>;
+
+/// How a volume is checked. A structure of zeroes with `struct_size` set has the defaults, as null has.
+#[repr(C)]
+pub struct bw_check_options {
+    /// `sizeof(bw_check_options)`.
+    pub struct_size: usize,
+    /// A `BW_CHECK_`.
+    pub mode: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Keep at most this many issues; 0: 10 000. The rest is counted.
+    pub issues_max: usize,
+    /// The first byte of the volume in the image.
+    pub offset: u64,
+    /// Bytes of the image from `offset` on; 0: all.
+    pub bytes: u64,
+    /// May be null.
+    pub progress: bw_check_progress,
+    /// Handed to `progress`.
+    pub user: User,
+}
+
+/// What a check found, in short.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bw_check_summary {
+    /// Issues that can be asked for.
+    pub issues: usize,
+    /// Issues beyond those.
+    pub suppressed: u64,
+    /// 1 when nothing worse than notes was found.
+    pub clean: u32,
+    /// 1 when something worse than a note is still there.
+    pub uncorrected: u32,
+    /// 1 when something was written to the device.
+    pub changed: u32,
+    /// The exit code that fsck programs use: 0, 1 or 4.
+    pub exit_code: u32,
+    /// Inodes of the volume.
+    pub inodes: u64,
+    /// Inodes in use.
+    pub inodes_used: u64,
+    /// Blocks of the volume.
+    pub blocks: u64,
+    /// Blocks in use.
+    pub blocks_used: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+}
+
+/// Worth saying, but no damage.
+pub const BW_SEVERITY_NOTE: u32 = 0;
+/// A count, flag or bitmap that disagrees with what it sums up.
+pub const BW_SEVERITY_MINOR: u32 = 1;
+/// A structure is wrong; data or names may be affected.
+pub const BW_SEVERITY_DAMAGE: u32 = 2;
+/// The rest of the volume could not be checked because of it.
+pub const BW_SEVERITY_FATAL: u32 = 3;
+
+/// The issue is still there.
+pub const BW_OUTCOME_LEFT: u32 = 0;
+/// It was repaired.
+pub const BW_OUTCOME_REPAIRED: u32 = 1;
+/// It is still there, and no mode repairs it.
+pub const BW_OUTCOME_UNREPAIRABLE: u32 = 2;
+
+/// Bytes of the name of an issue's kind, with its NUL.
+pub const BW_ISSUE_KIND_BYTES: usize = 64;
+/// Bytes of an issue's text, with its NUL. A longer one is shortened in its middle.
+pub const BW_ISSUE_TEXT_BYTES: usize = 952;
+
+/// One finding.
+#[repr(C)]
+pub struct bw_issue {
+    /// A `BW_SEVERITY_`.
+    pub severity: u32,
+    /// A `BW_OUTCOME_`.
+    pub outcome: u32,
+    /// The name of the issue's kind, which is stable.
+    pub kind: [c_char; BW_ISSUE_KIND_BYTES],
+    /// What was found, and where, for people.
+    pub text: [c_char; BW_ISSUE_TEXT_BYTES],
+}
+
+fn options_of(options: Option<&bw_check_options>) -> Result<(CheckOptions, Window)> {
+    let mut made = CheckOptions::default();
+    let Some(o) = sized(options, |o| o.struct_size, "options")? else {
+        return Ok((made, Window::default()));
+    };
+    known(o.reserved, 0, "options.reserved")?;
+    made.mode = match o.mode {
+        BW_CHECK_READ_ONLY => Mode::ReadOnly,
+        BW_CHECK_PREEN => Mode::Preen,
+        BW_CHECK_REPAIR => Mode::Yes,
+        other => {
+            let what = format!("options.mode: {other} is no BW_CHECK_");
+            return Err(Fault::Misuse(what));
+        }
+    };
+    made.issues_max = (o.issues_max != 0).then_some(o.issues_max);
+    if let Some(tell) = o.progress {
+        let user = o.user;
+        made.progress = Some(Arc::new(move |p| {
+            let phase = match p.phase {
+                Phase::Volume => 0,
+                Phase::Inodes => 1,
+                Phase::Directories => 2,
+                Phase::Links => 3,
+                Phase::Bitmaps => 4,
+            };
+            outside(|| tell(user, phase, p.done, p.total));
+        }));
+    }
+    Ok((made, window(o.offset, o.bytes)))
+}
+
+/// Checks the volume at `path`, which must not be open, and repairs it as the options say. Damage is no error: it is in the report. `options` may be null.
+#[unsafe(no_mangle)]
+pub extern "C" fn bw_check(
+    path: Text,
+    options: Option<&bw_check_options>,
+    report: Option<&mut bw_report>,
+    error: Option<&mut bw_error>,
+) -> bw_status {
+    call(error, || {
+        let report = out(report, "report")?;
+        report.id = 0;
+        let path = path.path("path")?;
+        let (options, window) = options_of(options)?;
+        let mode = OpenMode {
+            read_only: options.mode == Mode::ReadOnly,
+            ..OpenMode::default()
+        };
+        let device = blockwright_ffi::open_device(path, window, mode)?;
+        let found = blockwright_ffi::check(device, &options).map_err(|e| e.at(path))?;
+        report.id = REPORTS.insert(found)?;
+        Ok(())
+    })
+}
+
+/// As `bw_check`, on a device of the program. The options' `offset` and `bytes` must be 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn bw_check_device(
+    device: Option<&bw_device>,
+    options: Option<&bw_check_options>,
+    report: Option<&mut bw_report>,
+    error: Option<&mut bw_error>,
+) -> bw_status {
+    call(error, || {
+        let report = out(report, "report")?;
+        report.id = 0;
+        let (options, window) = options_of(options)?;
+        if window != Window::default() {
+            return Err(Fault::Misuse(
+                "options.offset and bytes are for images that are opened by path".to_owned(),
+            ));
+        }
+        let device: SharedDevice = Arc::new(CallbackDevice::new(device)?);
+        report.id = REPORTS.insert(blockwright_ffi::check(device, &options)?)?;
+        Ok(())
+    })
+}
+
+/// What the check found, in short.
+#[unsafe(no_mangle)]
+pub extern "C" fn bw_report_summary(
+    report: bw_report,
+    summary: Option<&mut bw_check_summary>,
+    error: Option<&mut bw_error>,
+) -> bw_status {
+    call(error, || {
+        let summary = out(summary, "summary")?;
+        let report = REPORTS.get(report.id)?;
+        let stats = &report.stats;
+        *summary = bw_check_summary {
+            issues: report.issues.len(),
+            suppressed: report.suppressed,
+            clean: u32::from(report.clean),
+            uncorrected: u32::from(report.uncorrected),
+            changed: u32::from(report.changed),
+            exit_code: u32::from(report.exit_code),
+            inodes: stats.inodes,
+            inodes_used: stats.used_inodes,
+            blocks: stats.blocks,
+            blocks_used: stats.used_blocks,
+            directories: stats.directories,
+            files: stats.files,
+            symlinks: stats.symlinks,
+        };
+        Ok(())
+    })
+}
+
+fn issue_at(report: &CheckReport, index: usize) -> Result<&blockwright_ffi::IssueData> {
+    let all = report.issues.len();
+    let found = report.issues.get(index);
+    found.ok_or_else(|| Fault::Misuse(format!("index is {index}, and there are {all} issues")))
+}
+
+/// Gets an issue; `index` is from 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn bw_report_issue(
+    report: bw_report,
+    index: usize,
+    issue: Option<&mut bw_issue>,
+    error: Option<&mut bw_error>,
+) -> bw_status {
+    call(error, || {
+        let to = out(issue, "issue")?;
+        let report = REPORTS.get(report.id)?;
+        let issue = issue_at(&report, index)?;
+        to.severity = match issue.severity {
+            Severity::Note => BW_SEVERITY_NOTE,
+            Severity::Minor => BW_SEVERITY_MINOR,
+            Severity::Damage => BW_SEVERITY_DAMAGE,
+            Severity::Fatal => BW_SEVERITY_FATAL,
+        };
+        to.outcome = match issue.outcome {
+            Outcome::Left => BW_OUTCOME_LEFT,
+            Outcome::Repaired => BW_OUTCOME_REPAIRED,
+            Outcome::Unrepairable => BW_OUTCOME_UNREPAIRABLE,
+        };
+        copy_text(&issue.kind, &mut to.kind);
+        copy_text(&issue.text, &mut to.text);
+        Ok(())
+    })
+}
+
+/// Gets the whole text of an issue, with a NUL behind it, which `bytes` counts. With `room` 0 nothing is copied; `BW_RANGE` when `room` is too small.
+#[unsafe(no_mangle)]
+pub extern "C" fn bw_report_issue_text(
+    report: bw_report,
+    index: usize,
+    mut buffer: Output,
+    room: usize,
+    bytes: Option<&mut usize>,
+    error: Option<&mut bw_error>,
+) -> bw_status {
+    call(error, || {
+        let report = REPORTS.get(report.id)?;
+        let mut text = issue_at(&report, index)?.text.clone().into_bytes();
+        text.push(0);
+        crate::attr::fill(&text, &mut buffer, room, bytes)
+    })
+}
+
+/// Frees the report.
+#[unsafe(no_mangle)]
+pub extern "C" fn bw_report_close(report: bw_report, error: Option<&mut bw_error>) -> bw_status {
+    call(error, || REPORTS.remove(report.id).map(drop))
+}

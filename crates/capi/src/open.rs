@@ -1,0 +1,115 @@
+//! Opening volumes.
+
+use crate::call::{call, close_volume, known, out, sized};
+use crate::device::{CallbackDevice, bw_device};
+use crate::error::{Fault, Result, bw_error, bw_status};
+use crate::handles::{OpenVolume, VOLUMES, bw_volume};
+use crate::raw::Text;
+use blockwright::VolumeOptions;
+use blockwright_device::SharedDevice;
+use blockwright_ffi::{Window, open_volume};
+use std::sync::Arc;
+
+/// Open for reading only; nothing is written to the device.
+pub const BW_OPEN_READ_ONLY: u32 = 1;
+/// Do not lock the image against other processes.
+pub const BW_OPEN_NO_LOCK: u32 = 2;
+
+/// How a volume is opened. A structure of zeroes with `struct_size` set has the defaults, as null has.
+#[repr(C)]
+pub struct bw_open_options {
+    /// `sizeof(bw_open_options)`.
+    pub struct_size: usize,
+    /// `BW_OPEN_` flags.
+    pub flags: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The first byte of the volume in the image.
+    pub offset: u64,
+    /// Bytes of the image from `offset` on that the volume may use; 0: all.
+    pub bytes: u64,
+    /// Budget of the volume's cache in bytes; 0: the default.
+    pub cache_bytes: u64,
+}
+
+pub(crate) fn window(offset: u64, bytes: u64) -> Window {
+    Window {
+        offset,
+        bytes: (bytes != 0).then_some(bytes),
+    }
+}
+
+fn options_of(options: Option<&bw_open_options>) -> Result<(VolumeOptions, Window)> {
+    let mut made = VolumeOptions::new();
+    let Some(o) = sized(options, |o| o.struct_size, "options")? else {
+        return Ok((made, Window::default()));
+    };
+    known(
+        o.flags,
+        BW_OPEN_READ_ONLY | BW_OPEN_NO_LOCK,
+        "options.flags",
+    )?;
+    if o.reserved != 0 {
+        return Err(Fault::Misuse("options.reserved is not 0".to_owned()));
+    }
+    made = made
+        .read_only(o.flags & BW_OPEN_READ_ONLY != 0)
+        .lock(o.flags & BW_OPEN_NO_LOCK == 0);
+    if o.cache_bytes != 0 {
+        made = made.cache_bytes(o.cache_bytes);
+    }
+    Ok((made, window(o.offset, o.bytes)))
+}
+
+/// Opens the volume in an image or on a block device. `path` may name a partition (`disk.img:p2`, `disk.img:p=root`) or an NBD export. `options` may be
+/// null.
+#[unsafe(no_mangle)]
+pub extern "C" fn bw_volume_open(
+    path: Text,
+    options: Option<&bw_open_options>,
+    volume: Option<&mut bw_volume>,
+    error: Option<&mut bw_error>,
+) -> bw_status {
+    call(error, || {
+        let volume = out(volume, "volume")?;
+        volume.id = 0;
+        let (options, window) = options_of(options)?;
+        let opened = open_volume(path.path("path")?, window, &options)?;
+        volume.id = VOLUMES.insert(OpenVolume::new(opened))?;
+        Ok(())
+    })
+}
+
+/// Opens the volume on a device of the program. `options` may be null. Its `offset` and `bytes` must be 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn bw_volume_open_device(
+    device: Option<&bw_device>,
+    options: Option<&bw_open_options>,
+    volume: Option<&mut bw_volume>,
+    error: Option<&mut bw_error>,
+) -> bw_status {
+    call(error, || {
+        let volume = out(volume, "volume")?;
+        volume.id = 0;
+        let (mut options, window) = options_of(options)?;
+        if window != Window::default() {
+            return Err(Fault::Misuse(
+                "options.offset and bytes are for images that are opened by path".to_owned(),
+            ));
+        }
+        let device = CallbackDevice::new(device)?;
+        if device.is_read_only() {
+            options = options.read_only(true);
+        }
+        let opened = options.open_device(Arc::new(device) as SharedDevice)?;
+        volume.id = VOLUMES.insert(OpenVolume::new(opened))?;
+        Ok(())
+    })
+}
+
+/// Writes everything, marks the volume clean and closes it, also when that fails. Calls of other threads are finished first. Files and directories that are
+/// still open fail from then on with `BW_STALE`; they have to be closed all the same.
+#[unsafe(no_mangle)]
+pub extern "C" fn bw_volume_close(volume: bw_volume, error: Option<&mut bw_error>) -> bw_status {
+    close_volume(volume, error)
+}

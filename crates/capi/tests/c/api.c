@@ -1,0 +1,242 @@
+/* Every function once, on both formats. argv[1]: a folder; argv[2]: a directory tree; argv[3]: a tar file. */
+#include "common.h"
+#include <fcntl.h>
+#include <unistd.h>
+
+static bw_error err;
+static int told;
+
+static void tell(void *user, uint32_t step, uint64_t done_, uint64_t total) {
+    (void)done_;
+    (void)total;
+    CHECK(user == &told && step <= BW_STEP_FINISHING);
+    /* Steps come from several threads. */
+    __atomic_fetch_add(&told, 1, __ATOMIC_RELAXED);
+}
+
+static void files(bw_volume v) {
+    bw_file f, copy;
+    size_t n = 99;
+    uint64_t at = 0;
+    char buffer[64];
+    bw_stat st;
+    OK(bw_file_open(v, "/f", BW_READ | BW_WRITE | BW_CREATE_NEW, 0640, &f, &err));
+    EXPECT(BW_EXISTS, bw_file_open(v, "/f", BW_WRITE | BW_CREATE_NEW, 0640, &copy, &err));
+    CHECK(copy.id == 0 && err.os_errno == EEXIST && strstr(err.message, "/f"));
+    OK(bw_file_write(f, 0, "hello", 5, NULL, &err));
+    OK(bw_file_write(f, 5, " world", 6, &n, &err));
+    CHECK(n == 6);
+    OK(bw_file_append(f, "!", 1, &at, &err));
+    CHECK(at == 11);
+    OK(bw_file_read(f, 0, buffer, sizeof buffer, &n, &err));
+    CHECK(n == 12 && memcmp(buffer, "hello world!", 12) == 0);
+    OK(bw_file_read(f, 12, buffer, sizeof buffer, &n, &err));
+    CHECK(n == 0);
+    OK(bw_file_stat(f, &st, &err));
+    CHECK(st.size == 12 && st.mode == 0100640 && st.kind == BW_TYPE_REGULAR && st.nlink == 1);
+    OK(bw_file_sync(f, &err));
+    OK(bw_file_sync_data(f, &err));
+    OK(bw_file_truncate(f, 1 << 20, &err));
+    OK(bw_file_allocate(f, 0, 1 << 20, &err));
+    OK(bw_file_write(f, 1 << 19, "x", 1, NULL, &err));
+    OK(bw_file_punch_hole(f, 0, 1 << 16, &err));
+    OK(bw_file_seek_data(f, 0, &at, &err));
+    CHECK(at >= 1 << 16 && at <= 1 << 19);
+    OK(bw_file_seek_hole(f, 0, &at, &err));
+    CHECK(at == 0);
+    EXPECT(BW_NO_DATA, bw_file_seek_data(f, 1 << 21, &at, &err));
+    OK(bw_file_open(v, "/copy", BW_READ | BW_WRITE | BW_CREATE, 0600, &copy, &err));
+    OK(bw_file_copy_range(f, 1 << 19, copy, 0, 4096, &at, &err));
+    CHECK(at == 4096);
+    OK(bw_file_read(copy, 0, buffer, 2, &n, &err));
+    CHECK(n == 2 && buffer[0] == 'x' && buffer[1] == 0);
+    OK(bw_file_close(copy, &err));
+    OK(bw_file_close(f, &err));
+    OK(bw_file_open(v, "/f", BW_READ, 0, &f, &err));
+    EXPECT(BW_ACCESS_DENIED, bw_file_write(f, 0, "x", 1, NULL, &err));
+    OK(bw_file_close(f, &err));
+    OK(bw_file_open(v, "/log", BW_APPEND | BW_CREATE | BW_SYNC, 0600, &f, &err));
+    OK(bw_file_write(f, 0, "ab", 2, NULL, &err));
+    OK(bw_file_write(f, 0, "cd", 2, NULL, &err));
+    OK(bw_file_close(f, &err));
+    OK(bw_stat_path(v, "/log", &st, &err));
+    CHECK(st.size == 4);
+}
+
+static void names(bw_volume v) {
+    bw_stat st;
+    bw_dir d;
+    bw_dir_entry entry;
+    char buffer[64];
+    size_t n;
+    int seen = 0;
+    OK(bw_mkdir(v, "/d", 0750, &err));
+    OK(bw_mkdir_all(v, "/d/e/f", &err));
+    OK(bw_symlink(v, "/d/e", "/d/link", &err));
+    OK(bw_readlink(v, "/d/link", buffer, sizeof buffer, &n, &err));
+    CHECK(n == 5 && strcmp(buffer, "/d/e") == 0);
+    EXPECT(BW_RANGE, bw_readlink(v, "/d/link", buffer, 3, &n, &err));
+    CHECK(n == 5);
+    OK(bw_link(v, "/f", "/d/hard", &err));
+    OK(bw_stat_path(v, "/d/hard", &st, &err));
+    CHECK(st.nlink == 2);
+    OK(bw_mknod(v, "/d/null", BW_TYPE_CHAR_DEVICE, 0666, 0x103, &err));
+    OK(bw_lstat_path(v, "/d/null", &st, &err));
+    CHECK(st.kind == BW_TYPE_CHAR_DEVICE && st.rdev == 0x103);
+    OK(bw_dir_open(v, "/d", &d, &err));
+    while (bw_dir_next(d, &entry, &err) == BW_OK) {
+        seen++;
+        CHECK(strlen(entry.name) == entry.name_bytes && entry.ino != 0);
+        CHECK(strcmp(entry.name, "link") != 0 || entry.kind == BW_TYPE_SYMLINK);
+    }
+    CHECK(err.status == BW_END && seen == 4);
+    OK(bw_dir_close(d, &err));
+    EXPECT(BW_EXISTS, bw_rename(v, "/d/null", "/d/hard", BW_RENAME_NO_REPLACE, &err));
+    OK(bw_rename(v, "/d/null", "/d/hard", BW_RENAME_EXCHANGE, &err));
+    OK(bw_rename(v, "/d/null", "/d/moved", BW_RENAME_REPLACE, &err));
+    EXPECT(BW_NOT_FOUND, bw_lstat_path(v, "/d/null", &st, &err));
+    EXPECT(BW_NOT_EMPTY, bw_rmdir(v, "/d", &err));
+    OK(bw_rmdir(v, "/d/e/f", &err));
+    OK(bw_unlink(v, "/d/moved", &err));
+    OK(bw_remove_all(v, "/d", &err));
+}
+
+static void attributes(bw_volume v) {
+    bw_stat st;
+    bw_time t = {-5, 250000000, 0};
+    char buffer[64];
+    size_t n;
+    OK(bw_chmod(v, "/f", 04711, &err));
+    OK(bw_chown(v, "/f", 1000, BW_KEEP_ID, &err));
+    OK(bw_chown(v, "/f", BW_KEEP_ID, 70000, &err));
+    OK(bw_chmod(v, "/f", 04711, &err));
+    OK(bw_set_times(v, "/f", NULL, &t, 0, &err));
+    OK(bw_stat_path(v, "/f", &st, &err));
+    CHECK(st.mode == 0104711 && st.uid == 1000 && st.gid == 70000);
+    CHECK(st.mtime.seconds == -5 && st.mtime.nanoseconds == 250000000 && st.atime.seconds > 0);
+    OK(bw_symlink(v, "/f", "/l", &err));
+    OK(bw_lchown(v, "/l", 7, 8, &err));
+    OK(bw_set_times(v, "/l", &t, &t, BW_NO_FOLLOW, &err));
+    OK(bw_lstat_path(v, "/l", &st, &err));
+    CHECK(st.uid == 7 && st.gid == 8 && st.atime.seconds == -5);
+    OK(bw_set_xattr(v, "/f", "user.note", "value", 5, BW_XATTR_CREATE, &err));
+    EXPECT(BW_EXISTS, bw_set_xattr(v, "/f", "user.note", "v", 1, BW_XATTR_CREATE, &err));
+    EXPECT(BW_NO_ATTRIBUTE, bw_set_xattr(v, "/f", "user.none", "v", 1, BW_XATTR_REPLACE, &err));
+    OK(bw_set_xattr(v, "/f", "user.empty", NULL, 0, 0, &err));
+    OK(bw_get_xattr(v, "/f", "user.note", NULL, 0, &n, &err));
+    CHECK(n == 5);
+    OK(bw_get_xattr(v, "/f", "user.note", buffer, sizeof buffer, &n, &err));
+    CHECK(n == 5 && memcmp(buffer, "value", 5) == 0);
+    EXPECT(BW_RANGE, bw_get_xattr(v, "/f", "user.note", buffer, 4, &n, &err));
+    OK(bw_list_xattr(v, "/f", buffer, sizeof buffer, &n, &err));
+    CHECK(n == 21 && memcmp(buffer, "user.empty\0user.note", 21) == 0);
+    OK(bw_remove_xattr(v, "/f", "user.note", &err));
+    EXPECT(BW_NO_ATTRIBUTE, bw_get_xattr(v, "/f", "user.note", NULL, 0, &n, &err));
+}
+
+static void whole(const char *image, uint32_t format, const char *tree, const char *tar) {
+    bw_make_options make = {.struct_size = sizeof make, .format = format, .flags = BW_MAKE_AUTO | BW_MAKE_OWNER | BW_MAKE_EPOCH};
+    bw_source sources[2] = {{.kind = BW_SOURCE_PATH, .path = tree}, {.kind = BW_SOURCE_TAR_FD}};
+    bw_made made;
+    bw_volume v;
+    bw_volume_info info;
+    bw_open_options open_options = {.struct_size = sizeof open_options, .flags = BW_OPEN_READ_ONLY, .cache_bytes = 4 << 20};
+    bw_report report;
+    bw_check_options check = {.struct_size = sizeof check};
+    bw_check_summary summary;
+    bw_resized resized;
+    bw_stat st;
+    bw_file f;
+    char text[64];
+    size_t n;
+    make.bytes = 8 << 20;
+    make.epoch = 1700000000;
+    make.uid = 5;
+    make.gid = 6;
+    make.label = "from C";
+    make.progress = tell;
+    make.user = &told;
+    told = 0;
+    sources[1].fd = open(tar, O_RDONLY);
+    CHECK(sources[1].fd >= 0);
+    OK(bw_make(image, &make, sources, 2, &made, &err));
+    CHECK(made.files >= 2 && made.bytes % made.block_bytes == 0 && told > 1);
+    make.flags |= BW_MAKE_NEW;
+    EXPECT(BW_EXISTS, bw_make(image, &make, NULL, 0, NULL, &err));
+    /* The descriptor is the caller's, and was read to its end. */
+    CHECK(read(sources[1].fd, text, 1) == 0);
+    close(sources[1].fd);
+    OK(bw_volume_open(image, NULL, &v, &err));
+    OK(bw_file_open(v, "/from-tree", BW_READ, 0, &f, &err));
+    OK(bw_file_read(f, 0, text, sizeof text, &n, &err));
+    CHECK(n == 4 && memcmp(text, "tree", 4) == 0);
+    OK(bw_file_close(f, &err));
+    OK(bw_stat_path(v, "/from-tree", &st, &err));
+    CHECK(st.uid == 5 && st.gid == 6 && st.mtime.seconds <= 1700000000);
+    OK(bw_stat_path(v, "/from-tar", &st, &err));
+    CHECK(st.size == 3);
+    files(v);
+    names(v);
+    attributes(v);
+    OK(bw_volume_sync(v, &err));
+    OK(bw_volume_stat(v, &info, &err));
+    CHECK(info.format == (format == BW_MAKE_F2FS ? BW_FORMAT_F2FS : BW_FORMAT_EXT4) && !info.read_only);
+    CHECK(info.blocks_free <= info.blocks && info.inodes_free < info.inodes && info.name_bytes_max == 255);
+    EXPECT(BW_BUSY, bw_check(image, NULL, &report, &err));
+    OK(bw_volume_trim(v, NULL, &err));
+    OK(bw_volume_close(v, &err));
+    OK(bw_resize(image, made.bytes + (64 << 20), BW_RESIZE_DRY_RUN, &resized, &err));
+    OK(bw_resize(image, made.bytes + (64 << 20), 0, &resized, &err));
+    CHECK(resized.bytes_before == made.bytes && resized.bytes > made.bytes);
+    OK(bw_resize(image, 0, BW_RESIZE_FILL, NULL, &err));
+    OK(bw_resize(image, 4 << 20, BW_RESIZE_MINIMUM, &resized, &err));
+    CHECK(resized.bytes < resized.bytes_before);
+    OK(bw_check(image, NULL, &report, &err));
+    OK(bw_report_summary(report, &summary, &err));
+    CHECK(summary.clean && summary.exit_code == 0 && !summary.uncorrected && summary.files >= 4);
+    OK(bw_report_close(report, &err));
+    OK(bw_volume_open(image, &open_options, &v, &err));
+    OK(bw_volume_stat(v, &info, &err));
+    CHECK(info.read_only);
+    EXPECT(BW_READ_ONLY, bw_mkdir(v, "/x", 0755, &err));
+    CHECK(err.os_errno == EROFS);
+    OK(bw_volume_close(v, &err));
+    /* Damage is data, and is repaired. */
+    int fd = open(image, O_RDWR);
+    memset(text, 0x55, sizeof text);
+    if (format == BW_MAKE_F2FS) {
+        for (int i = 0; i < 64; i++)
+            CHECK(pwrite(fd, text, sizeof text, 4096 + i * 64) == sizeof text);
+    } else {
+        CHECK(pwrite(fd, text, 4, 1024 + 12) == 4);
+    }
+    close(fd);
+    OK(bw_check(image, &check, &report, &err));
+    OK(bw_report_summary(report, &summary, &err));
+    CHECK(!summary.clean && summary.issues > 0 && !summary.changed);
+    for (size_t i = 0; i < summary.issues; i++) {
+        bw_issue issue;
+        char *whole_text;
+        OK(bw_report_issue(report, i, &issue, &err));
+        CHECK(issue.kind[0] != 0 && issue.text[0] != 0 && issue.severity <= BW_SEVERITY_FATAL);
+        OK(bw_report_issue_text(report, i, NULL, 0, &n, &err));
+        whole_text = malloc(n);
+        OK(bw_report_issue_text(report, i, whole_text, n, &n, &err));
+        CHECK(strlen(whole_text) + 1 == n);
+        free(whole_text);
+    }
+    OK(bw_report_close(report, &err));
+    check.mode = BW_CHECK_REPAIR;
+    OK(bw_check(image, &check, &report, &err));
+    OK(bw_report_summary(report, &summary, &err));
+    CHECK(summary.changed && !summary.uncorrected);
+    OK(bw_report_close(report, &err));
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 4 && bw_abi() == BW_ABI && strchr(bw_version(), '.'));
+    CHECK(strcmp(bw_status_name(BW_NOT_FOUND), "BW_NOT_FOUND") == 0 && strcmp(bw_status_name(-1), "BW_?") == 0);
+    whole(in_dir(argv[1], "c-ext4.img"), BW_MAKE_EXT4, argv[2], argv[3]);
+    whole(in_dir(argv[1], "c-f2fs.img"), BW_MAKE_F2FS, argv[2], argv[3]);
+    return done("api");
+}
