@@ -64,6 +64,11 @@ fn cut_of(
         std::fs::write(files.join(format!("d/{n}")), vec![n as u8; n * 2500]).expect("written");
         std::fs::write(files.join(format!("d/e/{n}")), format!("{n}")).expect("written");
     }
+    // Names of 8 bytes fill blocks of 1024 bytes to the last one.
+    std::fs::create_dir(files.join("full")).expect("made");
+    for n in 0..130 {
+        std::fs::write(files.join(format!("full/name-{n:03}")), b"").expect("written");
+    }
     let image = dir.path().join("image");
     mke2fs(&image, options, size, &files);
     if at_the_back {
@@ -216,5 +221,78 @@ fn the_file_of_orphans_goes() {
     };
     cut("orphan file", ORPHANS, 12 << 20, |d| {
         set(d, &settings).expect("set");
+    });
+}
+
+/// Features that bring or take files, blocks and indexes, one after the other.
+#[test]
+fn features_with_files_of_their_own() {
+    for (name, options) in [("ext4", EXT4), ("ext3", EXT3), ("ext2", EXT2)] {
+        let options = [options, &["-I", "256"]].concat();
+        cut(&format!("features {name}"), &options, 12 << 20, |d| {
+            for list in ["quota,project", "^quota", "^dir_index"] {
+                let settings = Settings {
+                    features: Some(list.to_owned()),
+                    ..Settings::default()
+                };
+                set(d, &settings).expect("set");
+            }
+        });
+    }
+    let settings = Settings {
+        features: Some("orphan_file".to_owned()),
+        ..Settings::default()
+    };
+    cut("orphan file made", EXT4, 12 << 20, |d| {
+        set(d, &settings).expect("set");
+    });
+    let settings = Settings {
+        features: Some("^uninit_bg".to_owned()),
+        ..Settings::default()
+    };
+    cut("unwritten groups", EXT3, 12 << 20, |d| {
+        set(d, &settings).expect("set");
+    });
+}
+
+fn changed(device: &SharedDevice, list: &str) {
+    let settings = Settings {
+        features: Some(list.to_owned()),
+        ..Settings::default()
+    };
+    set(device, &settings).expect("set");
+}
+
+/// Directories among the files are full, so they are laid out anew.
+#[test]
+fn checksums_put_on_and_taken_off() {
+    for (name, options) in [("ext3", EXT3), ("ext2", EXT2)] {
+        let name = format!("checksums {name}");
+        cut(&name, options, 12 << 20, |d| changed(d, "metadata_csum"));
+    }
+    cut("no checksums", EXT4, 12 << 20, |d| {
+        changed(d, "^metadata_csum");
+    });
+}
+
+#[test]
+fn wide_and_narrow_descriptors() {
+    cut("narrow", EXT4, 12 << 20, |d| changed(d, "^64bit"));
+    let options = [
+        "-b",
+        "1024",
+        "-O",
+        "has_journal,extent,uninit_bg,dir_index,resize_inode",
+        "-J",
+        "size=2",
+    ];
+    cut("wide", &options, 12 << 20, |d| changed(d, "64bit"));
+}
+
+#[test]
+fn protection_comes_and_goes() {
+    cut("mmp", EXT4, 12 << 20, |d| {
+        changed(d, "mmp");
+        changed(d, "^mmp");
     });
 }

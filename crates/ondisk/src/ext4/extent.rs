@@ -509,6 +509,13 @@ pub fn set_checksum(bytes: &mut [u8], geo: &Geometry, seed: InodeSeed) -> Result
     Ok(())
 }
 
+/// Clears the checksum of an extent block, on a volume that loses the feature.
+pub fn clear_checksum(bytes: &mut [u8]) {
+    if let Some(at) = tail_offset(bytes) {
+        bytes[at..at + 4].fill(0);
+    }
+}
+
 /// Writes a node: header, then entries; the bytes behind are zeroed. `None` when it does not fit.
 fn write_node(bytes: &mut [u8], depth: u16, count: usize, raw: &[u8]) -> Option<()> {
     let max = max_entries(bytes.len());

@@ -13,7 +13,8 @@
 //!
 //! A smaller size is committed otherwise (`Order::Superblock`): the kernel counts groups before it replays the journal. With a superblock that
 //! shrinks in the replay it would allocate in groups that are gone. So step 1 leaves the superblock alone, and between steps 2 and 3 the
-//! superblock itself is written, which asks for recovery and has the new size.
+//! superblock itself is written, which asks for recovery and has the new size. So it is where metadata gets another form that the superblock tells
+//! (`64bit`, no `metadata_csum`). Where it gets checksums, step 3 writes the superblock behind all other blocks (`Order::SuperblockLast`).
 //!
 //! A change of the superblock alone needs no journal: it is one write. A volume without a journal gets one for the time of the change (`journal_file`).
 //!
@@ -29,8 +30,10 @@ use crate::error::Result;
 pub(crate) enum Order {
     /// The log.
     Log,
-    /// The superblock, because the volume gets smaller.
+    /// The superblock, because an opener must know it before it replays the log: the volume gets smaller, or metadata another form.
     Superblock,
+    /// The log, and the superblock is written behind all other blocks: before, an opener must know the old one.
+    SuperblockLast,
 }
 
 impl Volume {
@@ -49,7 +52,7 @@ impl Volume {
         self.stage_super(true)?;
         let images = self.disk.staged();
         log.write(&self.disk, images.iter().map(|(b, i)| (*b, i.as_slice())))?;
-        if order == Order::Log {
+        if order != Order::Superblock {
             self.write_super(&self.committed, true)?;
         }
         self.disk.flush("journal")?;
@@ -59,12 +62,18 @@ impl Volume {
             self.write_super(&self.sb.raw, true)?;
             self.disk.flush("superblock")?;
         }
+        let last = (order == Order::SuperblockLast).then(|| self.sb.geo.super_block().0);
         let images = self.disk.staged();
         let images = images
             .iter()
+            .filter(|(block, _)| Some(**block) != last)
             .map(|(block, image)| (*block, image.as_slice()));
         self.disk.write_all(images, "metadata")?;
         self.disk.flush("metadata")?;
+        if last.is_some() {
+            self.write_super(&self.sb.raw, true)?;
+            self.disk.flush("superblock")?;
+        }
         log.set_empty(&self.disk)?;
         self.disk.flush("journal")?;
         self.write_super(&self.sb.raw, false)?;

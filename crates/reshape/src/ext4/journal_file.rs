@@ -22,7 +22,7 @@ use blockwright_ondisk::ext4::jbd2::{
 };
 use blockwright_ondisk::ext4::superblock::State;
 use blockwright_ondisk::ext4::{
-    BlockNo, Compat, FileBlock, Incompat, Ino, Inode, InodeFlags, RawSuperblock,
+    BlockNo, Compat, FileBlock, Geometry, Incompat, Ino, Inode, InodeFlags, RawSuperblock,
 };
 use zerocopy::IntoBytes;
 
@@ -67,17 +67,43 @@ impl Volume {
     /// to it yet.
     fn lay_journal(&mut self, blocks: u64) -> Result<NewJournal> {
         let geo = self.sb.geo.clone();
+        let mut inode = own_inode(&geo);
+        let data = self.lay_blocks(Ino::JOURNAL, &mut inode, blocks, "journal")?;
+        let head = journal_head(&self.sb.raw, geo.block_size, blocks);
+        let mut first = vec![0; geo.block_len()];
+        first[..SUPERBLOCK_SIZE].copy_from_slice(head.as_bytes());
+        self.disk.write_now(data[0], &first, "journal")?;
+        let sb = JournalSuperblock::parse(&first, Some(blocks))?;
+        Ok(NewJournal {
+            inode,
+            log: Log::new(data, sb),
+        })
+    }
+
+    /// Takes so many free blocks for a file, zeroed, and lists them in its inode. That they are taken is staged; the inode is the caller's. The
+    /// file's blocks, in order.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn lay_blocks(
+        &mut self,
+        ino: Ino,
+        inode: &mut Inode,
+        blocks: u64,
+        what: &'static str,
+    ) -> Result<Vec<u64>> {
+        let geo = self.sb.geo.clone();
         let extents = geo.features.has_incompat(Incompat::EXTENT);
         let per = geo.block_len() / 4;
-        // Indirect blocks of the journal, where there are no extents.
+        // Indirect blocks, where there are no extents.
         let nodes = match extents {
             true => 0,
             false => {
                 let rest = (blocks as usize).saturating_sub(DIRECT + per);
-                1 + usize::from(rest > 0) + rest.div_ceil(per)
+                usize::from(blocks as usize > DIRECT) + usize::from(rest > 0) + rest.div_ceil(per)
             }
         };
-        // With extents: a node, when the journal is in more pieces than the inode has room for.
+        // With extents: a node, when the file is in more pieces than the inode has room for.
         let most = usize::from(max_entries(geo.block_len())) / 2;
         let found = match extents {
             true => self.find_free(blocks, ROOT_MAX / 2),
@@ -90,24 +116,12 @@ impl Volume {
         debug_assert!(!extents || nodes <= 1);
         let all: Vec<u64> = pieces.iter().flat_map(|(s, n)| *s..s + n).collect();
         let (data, nodes) = all.split_at(blocks as usize);
-
-        let head = journal_head(&self.sb.raw, geo.block_size, blocks);
-        let mut first = vec![0; geo.block_len()];
-        first[..SUPERBLOCK_SIZE].copy_from_slice(head.as_bytes());
         for (start, count) in &pieces {
-            self.disk.zero_now(*start, *count, "journal")?;
+            self.disk.zero_now(*start, *count, what)?;
         }
-        self.disk.write_now(data[0], &first, "journal")?;
-
-        let mut inode = Inode::new(&geo, 0o100_600);
-        inode.links = 1;
         inode.size = blocks << geo.block_bits;
         inode.sectors =
             (clusters(&pieces, geo.cluster_bits) << geo.cluster_bits) << (geo.block_bits - 9);
-        let now = now();
-        for time in [&mut inode.mtime, &mut inode.ctime, &mut inode.atime] {
-            time.secs = now;
-        }
         if extents {
             inode.flags |= InodeFlags::EXTENTS;
             let list = extent_list(&pieces, blocks);
@@ -117,9 +131,9 @@ impl Volume {
                 Some(node) => {
                     let mut bytes = vec![0; geo.block_len()];
                     write_leaf(&mut bytes, &list).ok_or_else(too_many)?;
-                    let seed = geo.inode_seed(Ino::JOURNAL, inode.generation);
+                    let seed = geo.inode_seed(ino, inode.generation);
                     extent::set_checksum(&mut bytes, &geo, seed)?;
-                    self.disk.write_now(*node, &bytes, "journal")?;
+                    self.disk.write_now(*node, &bytes, what)?;
                     let index = ExtentIndex {
                         logical: FileBlock(0),
                         child: BlockNo(*node),
@@ -128,14 +142,12 @@ impl Volume {
                 }
             }
         } else {
-            self.write_block_map(&mut inode, data, nodes)?;
+            self.write_block_map(inode, data, nodes)?;
         }
-        let sb = JournalSuperblock::parse(&first, Some(blocks))?;
-        let log = Log::new(data.to_vec(), sb);
         for (start, count) in &pieces {
             self.mark_blocks(*start, *count, true)?;
         }
-        Ok(NewJournal { inode, log })
+        Ok(data.to_vec())
     }
 
     /// Writes the journal's inode at once. It lies in one sector.
@@ -306,7 +318,7 @@ impl Volume {
             }
         }
         Err(ReshapeError::NoSpace(format!(
-            "there are no {blocks} free blocks for a journal"
+            "there are no {blocks} free blocks in few enough pieces"
         )))
     }
 
@@ -323,7 +335,7 @@ impl Volume {
         let (single, rest) = rest.split_at(rest.len().min(per));
         if rest.len() > per * per {
             return Err(ReshapeError::Invalid(
-                "the journal is too large for this volume".into(),
+                "the file is too large for a volume without extents".into(),
             ));
         }
         let list = |blocks: &[u64]| {
@@ -333,18 +345,33 @@ impl Volume {
             }
             bytes
         };
-        put(DIRECT, nodes[0]);
-        self.disk.write_now(nodes[0], &list(single), "journal")?;
+        if !single.is_empty() {
+            put(DIRECT, nodes[0]);
+            self.disk
+                .write_now(nodes[0], &list(single), "indirect block")?;
+        }
         if !rest.is_empty() {
             put(DIRECT + 1, nodes[1]);
             self.disk
-                .write_now(nodes[1], &list(&nodes[2..]), "journal")?;
+                .write_now(nodes[1], &list(&nodes[2..]), "indirect block")?;
             for (node, blocks) in nodes[2..].iter().zip(rest.chunks(per)) {
-                self.disk.write_now(*node, &list(blocks), "journal")?;
+                self.disk
+                    .write_now(*node, &list(blocks), "indirect block")?;
             }
         }
         Ok(())
     }
+}
+
+/// An inode of a file that only the superblock knows: of the super user, without blocks.
+pub(super) fn own_inode(geo: &Geometry) -> Inode {
+    let mut inode = Inode::new(geo, 0o100_600);
+    inode.links = 1;
+    let now = now();
+    for time in [&mut inode.mtime, &mut inode.ctime, &mut inode.atime] {
+        time.secs = now;
+    }
+    inode
 }
 
 fn clusters(pieces: &[(u64, u64)], bits: u32) -> u64 {

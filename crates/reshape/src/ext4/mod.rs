@@ -5,21 +5,31 @@
 //! - `volume`: superblock, descriptors, bitmaps, inodes.
 //! - `files`: the blocks of a file. `inodes`: all inodes in use.
 //! - `log`: a transaction in the journal. `commit`: the order in which a change reaches the device.
-//! - `journal_file`: making and removing a journal.
+//! - `journal_file`: making and removing a journal. `transaction`: a transaction with descriptors and counts.
+//! - `own_files`: quota files, the file of orphans, the block of multiple-mount protection.
+//! - `indexes`: indexes of directories. `unwritten`: bitmaps and tables that were never written.
+//! - `tails`: room for checksums in directories. `checksums`: checksums of all metadata. `width`: the width of block numbers.
 //! - `shape`: the shape of a volume of a given size.
 //! - `renumber`: moves inodes of groups that go. `shrink`: moves everything behind the new end.
-//! - Above them, [`settings`] and [`resize`].
+//! - Above them, `features` (the rule for each feature), [`settings`] and [`resize`].
 
+mod checksums;
 pub mod commit;
 mod disk;
+mod features;
 mod files;
+mod indexes;
 mod inodes;
 mod journal_file;
 mod log;
-mod orphan_file;
+mod own_files;
 mod renumber;
 pub mod resize;
 pub mod settings;
 mod shape;
 mod shrink;
+mod tails;
+mod transaction;
+mod unwritten;
 mod volume;
+mod width;

@@ -90,7 +90,7 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> 
 }
 
 /// Gives a volume the journal that it had before a change that was given up: of this many blocks, or none.
-fn restore_journal(device: &SharedDevice, blocks: u64) -> Result<()> {
+pub(super) fn restore_journal(device: &SharedDevice, blocks: u64) -> Result<()> {
     let mut volume = Volume::open(device)?;
     match Log::open(&volume)? {
         Some(log) if log.len() as u64 == blocks => return Ok(()),

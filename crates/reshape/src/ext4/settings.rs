@@ -3,16 +3,14 @@
 //! A setting in the superblock alone changes by one write of the superblock, which is atomic. A setting that touches more goes through
 //! `commit`. Everything asked for is checked before anything is written.
 //!
-//! A setting that cannot be changed safely is refused by its name. The list is that of
-//! `FeatureRule`.
+//! What cannot be changed safely is refused by its name (`features` has the rules).
 
 use blockwright_device::SharedDevice;
-use blockwright_ondisk::ext4::superblock::{
-    DefaultMountOpts, ErrorBehaviour, JournalLocation, MiscFlags,
-};
-use blockwright_ondisk::ext4::{Compat, Features, GroupFlags, Incompat, InodeFlags, RoCompat};
+use blockwright_ondisk::ext4::superblock::{DefaultMountOpts, ErrorBehaviour, JournalLocation};
+use blockwright_ondisk::ext4::{Compat, Incompat, InodeFlags, RoCompat};
 
 use super::commit::Order;
+use super::features::{self, Plan, Step};
 use super::journal_file::{JOURNAL_BLOCKS_MAX, JOURNAL_BLOCKS_MIN, default_blocks, now};
 use super::log::Log;
 use super::volume::Volume;
@@ -67,151 +65,15 @@ const OPTION_NAMES: [(&str, DefaultMountOpts); 12] = [
     ("nodelalloc", DefaultMountOpts::NODELALLOC),
 ];
 
-/// What a feature's change takes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum FeatureRule {
-    /// The bit alone.
-    Flag,
-    /// The journal is made, or removed with the file of orphans, which needs it.
-    Journal,
-    /// The file of orphans is removed.
-    Orphans,
-    /// The descriptors' checksums change.
-    Descriptors,
-    /// The seed is stored, or derived from the UUID again.
-    Seed,
-    /// The hash of new indexes is chosen.
-    Index,
-    /// The encoding of names is chosen.
-    Casefold,
-    /// Refused, for this reason.
-    No(&'static str),
-}
-
-/// The rule for setting (`on`) or clearing one feature.
-fn rule(one: &Features, on: bool) -> FeatureRule {
-    use FeatureRule::{Casefold, Descriptors, Flag, Index, Journal, No, Orphans, Seed};
-    let uses = "files of the volume may need it";
-    if let Some(compat) = Some(one.compat).filter(|c| !c.is_empty()) {
-        return match (compat, on) {
-            (Compat::HAS_JOURNAL, _) => Journal,
-            (Compat::ORPHAN_FILE, false) => Orphans,
-            (Compat::FAST_COMMIT | Compat::EXT_ATTR, true) | (Compat::FAST_COMMIT, false) => Flag,
-            (Compat::STABLE_INODES, true) => Flag,
-            (Compat::STABLE_INODES, false) => No("encryption policies may depend on it"),
-            (Compat::DIR_INDEX, true) => Index,
-            (Compat::DIR_INDEX, false) => No("directories may have indexes"),
-            _ => No("it changes the layout of the volume"),
-        };
-    }
-    if let Some(incompat) = Some(one.incompat).filter(|c| !c.is_empty()) {
-        return match (incompat, on) {
-            (Incompat::METADATA_CSUM_SEED, _) => Seed,
-            (Incompat::CASEFOLD, true) => Casefold,
-            (
-                Incompat::LARGE_DIR | Incompat::EA_INODE | Incompat::EXTENT | Incompat::ENCRYPT,
-                true,
-            ) => Flag,
-            (
-                Incompat::LARGE_DIR
-                | Incompat::EA_INODE
-                | Incompat::EXTENT
-                | Incompat::ENCRYPT
-                | Incompat::CASEFOLD
-                | Incompat::INLINE_DATA,
-                false,
-            ) => No(uses),
-            _ => No("it changes the layout of the volume"),
-        };
-    }
-    match (one.ro_compat, on) {
-        (RoCompat::UNINIT_BG, _) => Descriptors,
-        (
-            RoCompat::LARGE_FILE
-            | RoCompat::HUGE_FILE
-            | RoCompat::DIR_NLINK
-            | RoCompat::EXTRA_ISIZE
-            | RoCompat::VERITY
-            | RoCompat::PROJECT,
-            true,
-        ) => Flag,
-        (RoCompat::PROJECT, false) => Flag,
-        (
-            RoCompat::LARGE_FILE
-            | RoCompat::HUGE_FILE
-            | RoCompat::DIR_NLINK
-            | RoCompat::EXTRA_ISIZE
-            | RoCompat::VERITY,
-            false,
-        ) => No(uses),
-        (RoCompat::METADATA_CSUM, _) => No("every block of metadata would have to change at once"),
-        (RoCompat::QUOTA, _) => No("quota files are made by mkfs only"),
-        _ => No("it changes the layout of the volume"),
-    }
-}
-
-/// The features that differ, one by one, with whether each is to be set.
-fn changes(old: Features, new: Features) -> Vec<(Features, bool)> {
-    let mut list = Vec::new();
-    for bit in (0..32).map(|n| 1u32 << n) {
-        let mut one = |on: bool, feature: Features| list.push((feature, on));
-        if (old.compat.bits() ^ new.compat.bits()) & bit != 0 {
-            let compat = Compat::from_bits_retain(bit);
-            one(
-                new.compat.contains(compat),
-                Features {
-                    compat,
-                    ..Features::default()
-                },
-            );
-        }
-        if (old.incompat.bits() ^ new.incompat.bits()) & bit != 0 {
-            let incompat = Incompat::from_bits_retain(bit);
-            one(
-                new.incompat.contains(incompat),
-                Features {
-                    incompat,
-                    ..Features::default()
-                },
-            );
-        }
-        if (old.ro_compat.bits() ^ new.ro_compat.bits()) & bit != 0 {
-            let ro_compat = RoCompat::from_bits_retain(bit);
-            one(
-                new.ro_compat.contains(ro_compat),
-                Features {
-                    ro_compat,
-                    ..Features::default()
-                },
-            );
-        }
-    }
-    list
-}
-
-/// The result of a change of settings, with everything checked.
-#[derive(Default)]
-struct Plan {
-    /// Whether descriptors get other checksums.
-    descriptors: bool,
-    /// The journal may have fast commits once it is there.
-    fast_commit: bool,
-    /// The file of orphans goes.
-    remove_orphans: bool,
-    /// The journal goes.
-    remove_journal: bool,
-    /// A journal of this many blocks is made.
-    add_journal: Option<u64>,
-}
-
 /// Changes settings of the volume on a device.
 ///
 /// # Errors
-/// `Invalid` and `Unsupported` for settings that are invalid or cannot be changed; `NotClean` for a volume that must be recovered or repaired first.
-/// Nothing was changed then, and neither with `NoSpace`.
+/// `Invalid` and `Unsupported` for what makes no sense or cannot be changed; `NotClean` for a volume that must be recovered or repaired first.
+/// Nothing was changed then. `NoSpace` and `Damaged` may come after other settings of the list were changed; the volume is whole.
 pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     let (mut volume, mut plan) = planned(device, settings)?;
-    let temporary = plan.descriptors && volume.sb.journal().is_none();
+    let needs_log = plan.descriptors || !plan.steps.is_empty();
+    let temporary = needs_log && volume.sb.journal().is_none();
     if temporary {
         let descriptors = u64::from(volume.sb.geo.desc_blocks) * 2;
         Volume::open(device)?.add_journal(JOURNAL_BLOCKS_MIN + descriptors)?;
@@ -221,11 +83,27 @@ pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
         plan.remove_journal = true;
         plan.add_journal = wanted;
     }
-    let fast_commit = plan.fast_commit;
+    let changed = apply(&mut volume, &plan);
+    if let Err(error) = changed {
+        // A device that fails is left alone.
+        if temporary && !matches!(error, ReshapeError::Device { .. }) {
+            super::resize::restore_journal(device, 0)?;
+        }
+        return Err(error);
+    }
+    let whole = needs_log || plan.remove_journal || plan.add_journal.is_some();
+    volume.write_backups(whole)
+}
+
+/// Makes the changes of a plan.
+fn apply(volume: &mut Volume, plan: &Plan) -> Result<()> {
     if plan.descriptors {
+        if plan.unwritten {
+            // With the superblock as it is: the new one knows no unwritten parts.
+            volume.write_unwritten()?;
+        }
         // Before anything is staged.
-        let mut log = Log::open(&volume)?
-            .ok_or_else(|| ReshapeError::Damaged("there is no journal".into()))?;
+        let mut log = volume.log_for(volume.sb.geo.desc_blocks as usize + 2)?;
         volume.follow()?;
         volume.stage_descs()?;
         volume.commit_through(&mut log, Order::Log)?;
@@ -233,132 +111,51 @@ pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
         volume.follow()?;
         volume.commit_super()?;
     }
-    if plan.remove_orphans {
-        volume.remove_orphan_file()?;
+    for step in &plan.steps {
+        match *step {
+            Step::RemoveOrphans => volume.remove_orphan_file()?,
+            Step::RemoveQuota { only_project } => volume.remove_quota(only_project)?,
+            Step::RemoveMmp => volume.remove_mmp()?,
+            Step::RemoveIndexes => volume.remove_indexes()?,
+            Step::RemoveChecksums => volume.remove_checksums()?,
+            Step::Width { on } => volume.set_width(on)?,
+            Step::AddChecksums { stored_seed } => volume.add_checksums(stored_seed)?,
+            Step::AddQuota { project } => volume.add_quota(project)?,
+            Step::AddOrphans => volume.add_orphan_file()?,
+            Step::AddMmp => volume.add_mmp()?,
+        }
     }
     match plan.add_journal {
         Some(blocks) if plan.remove_journal => volume.replace_journal(blocks)?,
         Some(blocks) => volume.add_journal(blocks)?,
         None if plan.remove_journal => volume.remove_journal()?,
-        None => {}
+        None => {
+            if let Some(had) = volume.enlarged_from.take() {
+                volume.replace_journal(had)?;
+            }
+        }
     }
-    if fast_commit {
+    if plan.fast_commit {
         let mut features = volume.sb.raw.features();
         features.compat |= Compat::FAST_COMMIT;
         volume.sb.raw.set_features(features);
         volume.follow()?;
         volume.commit_super()?;
     }
-    volume.write_backups(plan.descriptors || plan.remove_journal || plan.add_journal.is_some())
+    Ok(())
 }
 
 /// The volume with its new superblock, and what else is to be done. Nothing is written.
 fn planned(device: &SharedDevice, settings: &Settings) -> Result<(Volume, Plan)> {
     let mut volume = Volume::open(device)?;
     let mut plan = Plan::default();
-    plan_features(&mut volume, settings, &mut plan)?;
+    let list = settings.features.as_deref().unwrap_or_default();
+    features::plan(&mut volume, list, &mut plan)?;
+    plan_journal(&volume, settings, &mut plan)?;
     plan_identity(&mut volume, settings, &mut plan)?;
     plan_policy(&mut volume, settings)?;
     volume.sb.raw.set_write_time(now() as u64);
     Ok((volume, plan))
-}
-
-fn plan_features(volume: &mut Volume, settings: &Settings, plan: &mut Plan) -> Result<()> {
-    let old = volume.sb.features();
-    let list = settings.features.as_deref().unwrap_or_default();
-    let new = old
-        .parse(list)
-        .map_err(|e| ReshapeError::Invalid(e.to_string()))?;
-    let mut plain = old;
-    for (one, on) in changes(old, new) {
-        let name = one.to_string();
-        let refuse = |why: &str| {
-            let verb = if on { "set" } else { "cleared" };
-            ReshapeError::Unsupported(format!("the feature {name} is not {verb}: {why}"))
-        };
-        let mut flip = || {
-            plain.compat.set(one.compat, on);
-            plain.incompat.set(one.incompat, on);
-            plain.ro_compat.set(one.ro_compat, on);
-        };
-        match rule(&one, on) {
-            FeatureRule::No(why) => return Err(refuse(why)),
-            FeatureRule::Flag => flip(),
-            FeatureRule::Journal if on => plan.add_journal = Some(0),
-            FeatureRule::Orphans => plan.remove_orphans = true,
-            FeatureRule::Journal => {
-                plan.remove_journal = true;
-                plan.remove_orphans |= old.has_compat(Compat::ORPHAN_FILE);
-                plain.compat.remove(Compat::FAST_COMMIT);
-            }
-            FeatureRule::Descriptors => {
-                let flags = GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
-                if !on && volume.descs.iter().any(|d| d.flags.intersects(flags)) {
-                    return Err(refuse("parts of the volume were never written"));
-                }
-                if old.metadata_csum() {
-                    return Err(refuse("metadata_csum takes its place"));
-                }
-                flip();
-                plan.descriptors = true;
-            }
-            FeatureRule::Seed => {
-                let raw = &mut volume.sb.raw;
-                let derived = blockwright_ondisk::ext4::MetaSeed::from_uuid(&raw.uuid).0;
-                if !old.metadata_csum() {
-                    return Err(refuse("the volume has no metadata_csum"));
-                }
-                if !on && raw.checksum_seed.get() != derived {
-                    return Err(refuse("the UUID has changed since the seed was stored"));
-                }
-                raw.checksum_seed.set(if on { derived } else { 0 });
-                flip();
-            }
-            FeatureRule::Index => {
-                let raw = &mut volume.sb.raw;
-                if raw.def_hash_version == 0 {
-                    // Half MD4, which mke2fs chooses.
-                    raw.def_hash_version = 1;
-                }
-                let signs = MiscFlags::SIGNED_HASH | MiscFlags::UNSIGNED_HASH;
-                if !raw.misc_flags().intersects(signs) {
-                    let flags = raw.misc_flags() | MiscFlags::SIGNED_HASH;
-                    raw.flags.set(flags.bits());
-                }
-                flip();
-            }
-            FeatureRule::Casefold => {
-                if old.has_incompat(Incompat::ENCRYPT) {
-                    return Err(refuse(
-                        "names of encrypted directories would change their hash",
-                    ));
-                }
-                // UTF-8 of Unicode 12.1, not strict.
-                volume.sb.raw.encoding.set(1);
-                volume.sb.raw.encoding_flags.set(0);
-                flip();
-            }
-        }
-    }
-    if plain.has_compat(Compat::FAST_COMMIT)
-        && !(plain.has_compat(Compat::HAS_JOURNAL) || plan.add_journal.is_some())
-    {
-        return Err(ReshapeError::Invalid(
-            "fast_commit needs has_journal".into(),
-        ));
-    }
-    if plain.has_compat(Compat::FAST_COMMIT) && plan.add_journal.is_some() {
-        plain.compat.remove(Compat::FAST_COMMIT);
-        plan.fast_commit = true;
-    }
-    let needs_room = RoCompat::EXTRA_ISIZE | RoCompat::PROJECT;
-    if plain.ro_compat.intersects(needs_room - old.ro_compat) && volume.sb.geo.inode_size <= 128 {
-        return Err(ReshapeError::Unsupported(
-            "inodes of 128 bytes have no room for the feature".into(),
-        ));
-    }
-    volume.sb.raw.set_features(plain);
-    plan_journal(volume, settings, plan)
 }
 
 fn plan_journal(volume: &Volume, settings: &Settings, plan: &mut Plan) -> Result<()> {

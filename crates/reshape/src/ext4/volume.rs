@@ -32,6 +32,8 @@ pub(crate) struct Volume {
     pub descs: Vec<GroupDesc>,
     /// The first block that nothing new is put at or behind: the volume is getting smaller.
     pub limit: Option<u64>,
+    /// The blocks that the journal had before it was made larger for the time of the change.
+    pub enlarged_from: Option<u64>,
 }
 
 /// The superblock of a volume, for which nothing but itself is read.
@@ -115,6 +117,7 @@ impl Volume {
             sb,
             descs: Vec::new(),
             limit: None,
+            enlarged_from: None,
         };
         volume.read_descs()?;
         Ok(volume)

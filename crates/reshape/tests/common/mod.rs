@@ -171,3 +171,48 @@ pub fn least_by_resize2fs(image: &Path) -> u64 {
         last = blocks;
     }
 }
+
+/// A mount by the running kernel, taken away when dropped.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let out = output(Command::new("umount").arg(&self.0));
+        if !out.status.success() {
+            eprintln!(
+                "umount {}: {}",
+                self.0.display(),
+                String::from_utf8_lossy(&out.stderr)
+            );
+        }
+    }
+}
+
+/// The running kernel mounts the image, finds the files of [`tree`], and writes. Without root, or loop devices, nothing is tried.
+pub fn kernel_writes(image: &Path, what: &str) {
+    if !blockwright_oracles::root() || !Path::new("/dev/loop-control").exists() {
+        return;
+    }
+    let dir = scratch();
+    // Kernels without quota mount such a volume, too, but not for writing.
+    let reads = field(image, "Filesystem features").contains("quota");
+    let options = if reads { "loop,ro" } else { "loop" };
+    ok(Command::new("mount")
+        .args(["-t", "ext4", "-o", options])
+        .arg(image)
+        .arg(dir.path()));
+    let mounted = Mounted(dir.path().to_owned());
+    let found = fs::read(dir.path().join("a/b/c/7")).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!(found, b"small 7", "{what}");
+    if reads {
+        return;
+    }
+    fs::create_dir(dir.path().join("new")).unwrap_or_else(|e| panic!("{what}: {e}"));
+    for n in 0..50 {
+        fs::write(dir.path().join(format!("new/{n}")), vec![n; 5000])
+            .unwrap_or_else(|e| panic!("{what}: {e}"));
+    }
+    fs::remove_file(dir.path().join("a/file-5")).unwrap_or_else(|e| panic!("{what}: {e}"));
+    drop(mounted);
+    clean(image, what);
+}

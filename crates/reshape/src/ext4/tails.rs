@@ -1,0 +1,371 @@
+//! Room for checksums in directories: the last 12 bytes of a leaf, and one entry less in a block of an index.
+//!
+//! A leaf's checksum looks like an unused entry, so a leaf with room for it is right on a volume without checksums as well.
+//!
+//! # Crash order
+//! Leaves change by transactions of the journal, block by block. A directory whose leaves or index blocks are too full is laid out anew in free blocks;
+//! one transaction has the inode, which names them. Blocks that it had before are given back by the same transaction, and no block of a transaction
+//! is used again by the same one.
+//!
+//! # Not responsible for
+//! Index blocks of directories that have room: their capacity changes with the superblock (`checksums`).
+
+use std::collections::HashSet;
+
+use blockwright_ondisk::common::casefold;
+use blockwright_ondisk::ext4::dir::{self, DirBlock, DirEntry, DirFormat, MIN_REC_LEN, TAIL_SIZE};
+use blockwright_ondisk::ext4::dir_layout::{self, DirRules, Entry};
+use blockwright_ondisk::ext4::hash::{HashAlgorithm, HashVersion, NameHash, name_hash};
+use blockwright_ondisk::ext4::htree::{self, DxNode, DxPlace};
+use blockwright_ondisk::ext4::{FileKind, Geometry, Ino, Inode, InodeFlags, InodeSeed, RoCompat};
+
+use super::commit::Order;
+use super::files::FileMap;
+use super::indexes::is_indexed;
+use super::log::Log;
+use super::volume::Volume;
+use crate::error::{ReshapeError, Result};
+
+const WHAT: &str = "directory";
+/// Blocks that a transaction has beside directories' own.
+const FIXED_WEIGHT: usize = 24;
+
+/// The form of a directory's entries, on a volume of this geometry.
+pub(super) fn format_of(inode: &Inode, geo: &Geometry) -> DirFormat {
+    let format = DirFormat::new(geo);
+    let both = InodeFlags::ENCRYPT | InodeFlags::CASEFOLD;
+    match inode.flags.contains(both) {
+        true => format.with_stored_hash(),
+        false => format,
+    }
+}
+
+/// Whether an inode is a directory that has blocks.
+pub(super) fn has_dir_blocks(inode: &Inode, geo: &Geometry) -> bool {
+    inode.kind() == Some(FileKind::Directory)
+        && !inode.flags.contains(InodeFlags::INLINE_DATA)
+        && inode.maps_blocks(geo)
+}
+
+/// An index block with the capacity of another form, its checksum included.
+pub(super) fn with_capacity(
+    block: &[u8],
+    place: DxPlace,
+    from: &DirFormat,
+    to: &DirFormat,
+    seed: InodeSeed,
+) -> Result<Vec<u8>> {
+    let entries: Vec<_> = DxNode::parse(block, place, from)?.iter().collect();
+    let mut bytes = block.to_vec();
+    htree::write_entries(&mut bytes, place, &entries, to).ok_or_else(|| {
+        ReshapeError::Damaged("a block of an index has no room for a checksum".into())
+    })?;
+    htree::set_checksum(&mut bytes, place, to, seed)?;
+    Ok(bytes)
+}
+
+/// A leaf with its checksum, where its entries leave room for one.
+fn with_tail(
+    block: &[u8],
+    from: &DirFormat,
+    to: &DirFormat,
+    seed: InodeSeed,
+) -> Result<Option<Vec<u8>>> {
+    let entries: Vec<DirEntry<'_>> = DirBlock::entries_of(block, *from)
+        .iter()
+        .collect::<std::result::Result<_, _>>()?;
+    let end = block.len() - TAIL_SIZE;
+    let needed = |e: &DirEntry<'_>| match e.is_used() {
+        true => from.min_rec_len(e.name.len()),
+        false => MIN_REC_LEN,
+    };
+    let mut bytes = block.to_vec();
+    let Some(last) = entries.last() else {
+        return Ok(None);
+    };
+    if last.offset + needed(last) <= end {
+        put_length(&mut bytes, last.offset, end - last.offset)?;
+    } else if last.offset != end || last.is_used() {
+        let used: Vec<&DirEntry<'_>> = entries.iter().filter(|e| e.is_used()).collect();
+        if used.iter().map(|e| needed(e)).sum::<usize>() > end {
+            return Ok(None);
+        }
+        dir::write_empty_leaf(&mut bytes, to)
+            .ok_or_else(|| ReshapeError::Damaged("a block is too short".into()))?;
+        let mut at = 0;
+        for (n, entry) in used.iter().enumerate() {
+            let len = needed(entry);
+            bytes[at..at + len].copy_from_slice(&block[entry.offset..entry.offset + len]);
+            let rest = if n + 1 == used.len() { end - at } else { len };
+            put_length(&mut bytes, at, rest)?;
+            at += len;
+        }
+    }
+    dir::write_tail(&mut bytes, to)
+        .ok_or_else(|| ReshapeError::Damaged("a block is too short".into()))?;
+    dir::set_leaf_checksum(&mut bytes, to, seed)?;
+    Ok(Some(bytes))
+}
+
+/// Changes the length of an entry.
+fn put_length(bytes: &mut [u8], at: usize, len: usize) -> Result<()> {
+    let stored = dir::encode_rec_len(len, bytes.len())
+        .ok_or_else(|| ReshapeError::Damaged("an entry has an odd length".into()))?;
+    bytes[at + 4..at + 6].copy_from_slice(&stored.to_le_bytes());
+    Ok(())
+}
+
+/// Gives directories room for checksums, transaction by transaction.
+struct Tails<'v> {
+    volume: &'v mut Volume,
+    log: Log,
+    /// The geometry with checksums.
+    new: Geometry,
+    /// What directories that were laid out anew had before.
+    old_maps: Vec<FileMap>,
+}
+
+impl Volume {
+    /// Gives every directory room for checksums, and leaves theirs. `new` is the geometry with checksums. The number of index blocks that there
+    /// are afterwards.
+    ///
+    /// # Errors
+    /// `Unsupported` for directories that are too full and cannot be laid out anew; `NoSpace`; damage.
+    pub fn make_room_for_tails(&mut self, new: &Geometry) -> Result<usize> {
+        let mut dirs = Vec::new();
+        self.scan_inodes(&mut |ino, inode| {
+            if has_dir_blocks(inode, &self.sb.geo) {
+                dirs.push(ino);
+            }
+            Ok(())
+        })?;
+        let log = self.log_for(FIXED_WEIGHT * 4)?;
+        let mut tails = Tails {
+            volume: self,
+            log,
+            new: new.clone(),
+            old_maps: Vec::new(),
+        };
+        let mut index_blocks = 0;
+        for ino in dirs {
+            index_blocks += tails.directory(ino)?;
+        }
+        tails.commit()?;
+        Ok(index_blocks)
+    }
+}
+
+impl Tails<'_> {
+    fn commit(&mut self) -> Result<()> {
+        for map in std::mem::take(&mut self.old_maps) {
+            self.volume.free_map(&map)?;
+        }
+        if self.volume.disk.staged().is_empty() {
+            return Ok(());
+        }
+        self.volume.commit_staged(&mut self.log, Order::Log)
+    }
+
+    /// Commits, unless so many blocks more have room.
+    fn make_room(&mut self, blocks: usize) -> Result<()> {
+        let waiting = self.volume.disk.staged().len() + self.old_maps.len() * FIXED_WEIGHT;
+        match self.log.fits(waiting + blocks + FIXED_WEIGHT) {
+            true => Ok(()),
+            false => self.commit(),
+        }
+    }
+
+    /// Gives one directory room. How many index blocks it has.
+    fn directory(&mut self, ino: Ino) -> Result<usize> {
+        let inode = self.volume.inode(ino)?;
+        let geo = self.volume.sb.geo.clone();
+        let (from, to) = (format_of(&inode, &geo), format_of(&inode, &self.new));
+        let seed = self.new.inode_seed(ino, inode.generation);
+        let map = self.volume.runs(ino, &inode)?;
+        let index = match is_indexed(&inode) {
+            true => self.volume.index_blocks(ino, &map, &from)?,
+            false => Default::default(),
+        };
+        for (block, place) in &index {
+            let bytes = self.volume.disk.read(*block, WHAT)?;
+            if DxNode::parse(&bytes, *place, &from)?.len() > place.limit(&to) {
+                return self.lay_out(ino, inode, map);
+            }
+        }
+        let (mut changed, mut crowded) = (Vec::new(), false);
+        for block in blocks_of(&map).filter(|block| !index.contains_key(block)) {
+            let bytes = self.volume.disk.read(block, WHAT)?;
+            match with_tail(&bytes, &from, &to, seed)? {
+                None => {
+                    crowded = true;
+                    break;
+                }
+                Some(image) if image == bytes => {}
+                Some(image) => changed.push((block, image)),
+            }
+        }
+        if crowded {
+            return self.lay_out(ino, inode, map);
+        }
+        for (block, image) in changed {
+            self.make_room(1)?;
+            self.volume.disk.stage(block, image);
+        }
+        Ok(index.len())
+    }
+
+    /// Lays a directory out anew, in free blocks. How many index blocks it has then.
+    fn lay_out(&mut self, ino: Ino, mut inode: Inode, map: FileMap) -> Result<usize> {
+        if self.volume.sb.features().has_ro_compat(RoCompat::QUOTA) {
+            return Err(ReshapeError::Unsupported(format!(
+                "directory {ino} is too full for checksums, and a larger one would change what its owner uses: clear quota first"
+            )));
+        }
+        let geo = self.volume.sb.geo.clone();
+        let (from, to) = (format_of(&inode, &geo), format_of(&inode, &self.new));
+        let seed = self.new.inode_seed(ino, inode.generation);
+        let sb = &self.volume.sb;
+        let indexed = is_indexed(&inode);
+        let mut index = HashSet::new();
+        let mut hash = sb.default_hash().ok();
+        let (mut dot, mut dotdot) = (ino, Ino(0));
+        if indexed {
+            index.extend(self.volume.index_blocks(ino, &map, &from)?.into_keys());
+            let root = self
+                .volume
+                .disk
+                .read(blocks_of(&map).next().unwrap_or_default(), WHAT)?;
+            let levels = htree::MAX_INDIRECT_LEVELS_LARGE;
+            let info = htree::DxRootInfo::parse(&root, &from, levels)?;
+            (dot, dotdot) = (info.dot, info.dotdot);
+            hash = Some(sb.hash_version(info.hash_version)?);
+        }
+        let mut leaves = Vec::new();
+        for block in blocks_of(&map).filter(|block| !index.contains(block)) {
+            leaves.push(self.volume.disk.read(block, WHAT)?);
+        }
+        let hash = hash.unwrap_or(HashVersion::from_raw(1)?);
+        let seeds = sb.raw.hash_seed();
+        let folds = inode.flags.contains(InodeFlags::CASEFOLD);
+        let mut entries = Vec::new();
+        for leaf in &leaves {
+            for entry in DirBlock::entries_of(leaf, from).iter() {
+                let entry = entry?;
+                match (entry.is_used(), entry.name) {
+                    (false, _) => {}
+                    (true, b".") => dot = entry.ino,
+                    (true, b"..") => dotdot = entry.ino,
+                    (true, name) => entries.push(Entry {
+                        name,
+                        ino: entry.ino,
+                        kind: self.kind_of(&entry)?,
+                        hash: hash_of(&entry, hash, seeds, folds, indexed)?,
+                    }),
+                }
+            }
+        }
+        let mut rules = DirRules::new(&self.new, hash, seeds);
+        rules.format = to;
+        if !indexed {
+            rules.levels = None;
+        }
+        let mut blocks = dir_layout::build(dot, dotdot, &entries, &rules, seed, 0)?;
+        self.make_room(FIXED_WEIGHT * 2)?;
+        let mut fresh = Inode::new(&geo, inode.mode);
+        let places = self
+            .volume
+            .lay_blocks(ino, &mut fresh, blocks.len() as u64, WHAT)?;
+        // What belongs to the inode and not to its blocks: an attribute block.
+        let cluster = u64::from(geo.cluster_ratio) << (geo.block_bits - 9);
+        let extra = match inode.file_acl.0 {
+            0 => 0,
+            _ => cluster,
+        };
+        inode.block = fresh.block;
+        inode.size = fresh.size;
+        inode.sectors = fresh.sectors + extra;
+        inode.flags.remove(InodeFlags::EXTENTS | InodeFlags::INDEX);
+        inode.flags |= fresh.flags & InodeFlags::EXTENTS;
+        let mut index_blocks = 0;
+        if dir_layout::shape(&entries, &rules)?.indexed {
+            inode.flags |= InodeFlags::INDEX;
+            // The volume as it is has index blocks of its own capacity.
+            for (block, place) in index_positions(&blocks, &to)? {
+                blocks[block] = with_capacity(&blocks[block], place, &to, &from, seed)?;
+                index_blocks += 1;
+            }
+        }
+        for (place, bytes) in places.into_iter().zip(&blocks) {
+            self.volume.disk.write_now(place, bytes, WHAT)?;
+        }
+        self.volume.stage_inode(ino, Some(&inode))?;
+        self.old_maps.push(map);
+        Ok(index_blocks)
+    }
+
+    /// What an entry names; its inode says so where the entry does not.
+    fn kind_of(&self, entry: &DirEntry<'_>) -> Result<FileKind> {
+        match entry.kind {
+            Some(kind) => Ok(kind),
+            None => {
+                self.volume.inode(entry.ino)?.kind().ok_or_else(|| {
+                    ReshapeError::Damaged(format!("inode {} is of no kind", entry.ino))
+                })
+            }
+        }
+    }
+}
+
+/// The blocks of a file on the device, in its order.
+fn blocks_of(map: &FileMap) -> impl Iterator<Item = u64> + '_ {
+    map.runs
+        .iter()
+        .flat_map(|run| run.start..run.start + run.len)
+}
+
+/// The hash of an entry's name, where it is not that of its bytes.
+fn hash_of(
+    entry: &DirEntry<'_>,
+    version: HashVersion,
+    seeds: [u32; 4],
+    folds: bool,
+    indexed: bool,
+) -> Result<Option<NameHash>> {
+    if let Some((hash, minor)) = entry.stored_hash {
+        return Ok(Some(NameHash {
+            hash: hash & !1,
+            minor,
+        }));
+    }
+    if !folds || !indexed || version.algorithm == HashAlgorithm::SipHash {
+        return Ok(None);
+    }
+    if std::str::from_utf8(entry.name).is_ok_and(casefold::is_newer) {
+        return Err(ReshapeError::Unsupported(
+            "a directory that ignores case has names in characters newer than its encoding".into(),
+        ));
+    }
+    let folded = casefold::fold_name(entry.name);
+    Ok(Some(name_hash(version, seeds, None, &folded)?))
+}
+
+/// Where the index blocks of a new directory are among its blocks.
+fn index_positions(blocks: &[Vec<u8>], format: &DirFormat) -> Result<Vec<(usize, DxPlace)>> {
+    let Some(root) = blocks.first() else {
+        return Ok(Vec::new());
+    };
+    let levels = htree::DxRootInfo::parse(root, format, htree::MAX_INDIRECT_LEVELS_LARGE)?;
+    let mut found = vec![(0, DxPlace::Root)];
+    let mut level = vec![(0, DxPlace::Root)];
+    for _ in 0..levels.indirect_levels {
+        let mut below = Vec::new();
+        for (at, place) in level {
+            for entry in DxNode::parse(&blocks[at], place, format)?.iter() {
+                below.push((entry.block as usize, DxPlace::Node));
+            }
+        }
+        found.extend(&below);
+        level = below;
+    }
+    Ok(found)
+}
