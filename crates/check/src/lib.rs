@@ -32,6 +32,7 @@ pub mod f2fs;
 mod log;
 mod progress;
 mod report;
+pub mod usage;
 
 pub use progress::{Phase, Progress, ProgressFn};
 pub use report::{Issue, Outcome, Report, Severity, Stats, fsck_exit_code};

@@ -181,6 +181,54 @@ impl BlockMap {
         again
     }
 
+    /// Adds the clusters of a run of blocks, as [`BlockMap::insert_run`] does, and calls `fresh` with the runs of blocks whose
+    /// clusters were not there. How many clusters were there already.
+    pub fn insert_fresh(
+        &mut self,
+        first: BlockNo,
+        count: u64,
+        fresh: &mut dyn FnMut(u64, u64),
+    ) -> u64 {
+        let mut again = 0u64;
+        let mut at = first.0.max(self.first_block);
+        let end = first.0.saturating_add(count).min(self.blocks_count);
+        while at < end {
+            let Some((group, bit)) = self.split(at) else {
+                break;
+            };
+            let group_start = self.first_block + group as u64 * self.blocks_per_group;
+            let piece_end = end.min(group_start + self.blocks_per_group);
+            let behind = ((piece_end - 1 - group_start) >> self.cluster_bits) as usize + 1;
+            at = piece_end;
+            let (words, cluster_bits) = (self.words, self.cluster_bits);
+            let mut tell = |from: usize, to: usize| {
+                let first = group_start + ((from as u64) << cluster_bits);
+                fresh(first, ((to - from) as u64) << cluster_bits);
+            };
+            if self.groups[group].add_run(bit as u32, behind as u32) {
+                tell(bit, behind);
+                continue;
+            }
+            let bits = self.groups[group].map(words);
+            for_words(bit, behind, |n, mask| {
+                again += u64::from((bits[n] & mask).count_ones());
+                let mut new = mask & !bits[n];
+                bits[n] |= mask;
+                let mut at = n * 64;
+                while new != 0 {
+                    let skip = new.trailing_zeros();
+                    new >>= skip;
+                    let len = new.trailing_ones();
+                    at += skip as usize;
+                    tell(at, at + len as usize);
+                    at += len as usize;
+                    new = new.checked_shr(len).unwrap_or(0);
+                }
+            });
+        }
+        again
+    }
+
     /// Takes the clusters of a run of blocks out of the set.
     pub fn remove_run(&mut self, first: BlockNo, count: u64) {
         let mut at = first.0.max(self.first_block);
@@ -339,6 +387,15 @@ mod tests {
         let mut other = BlockMap::new(&geo);
         other.insert_bitmap(GroupNo(1), &map.group_bytes(GroupNo(1), 1024));
         assert_eq!(other.count_in(GroupNo(1)), map.count_in(GroupNo(1)));
+        let mut fresh = Vec::new();
+        let again = map.insert_fresh(BlockNo(32750), 300, &mut |at, n| fresh.push((at, n)));
+        let fresh_blocks: u64 = fresh.iter().map(|(_, n)| n).sum();
+        assert_eq!((again, fresh_blocks), (143, 157));
+        assert!(fresh.contains(&(32761, 3)) || fresh.contains(&(32761, 7)));
+        assert_eq!(
+            map.insert_fresh(BlockNo(32750), 300, &mut |_, _| panic!()),
+            300
+        );
         map.insert_run(BlockNo(65536), 1 << 40, None);
         assert_eq!(map.count_in(GroupNo(2)), 1000);
         assert_eq!(map.find_free(BlockNo(66000)), Some(BlockNo(0)));

@@ -41,6 +41,7 @@ mod map_repair;
 mod mapping;
 mod marks;
 mod orphans;
+mod place;
 mod quota;
 mod replay;
 mod resize_inode;
@@ -49,6 +50,7 @@ mod special;
 mod state;
 mod store;
 mod superblock;
+mod usage;
 
 use std::fmt;
 
@@ -58,12 +60,15 @@ use thiserror::Error;
 
 pub use crate::progress::{Phase, Progress, ProgressFn};
 pub use issue::{FormatErrorBox, IssueKind, Metadata, Owner};
+pub use usage::usage;
 
 use crate::Mode;
 use context::Checker;
 
 /// What an ext4 check found and did.
 pub type Report = crate::report::Report<IssueKind>;
+/// What each block of an ext4 volume holds.
+pub type Usage = crate::usage::Usage<IssueKind>;
 /// One finding of an ext4 check.
 pub type Issue = crate::report::Issue<IssueKind>;
 

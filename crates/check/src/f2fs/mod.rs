@@ -30,6 +30,7 @@ mod load;
 mod mend;
 mod nodes;
 mod pack;
+mod place;
 mod quota;
 mod recovery;
 mod segments;
@@ -37,6 +38,7 @@ mod state;
 mod store;
 mod superblock;
 mod tables;
+mod usage;
 mod write;
 mod xattrs;
 
@@ -45,12 +47,15 @@ use blockwright_ondisk::f2fs::{BlockAddr, FormatError};
 use thiserror::Error;
 
 pub use issue::{FormatErrorBox, IssueKind};
+pub use usage::usage;
 
 use crate::{Mode, ProgressFn};
 use context::Checker;
 
 /// What an f2fs check found and did.
 pub type Report = crate::report::Report<IssueKind>;
+/// What each block of an f2fs volume holds.
+pub type Usage = crate::usage::Usage<IssueKind>;
 /// One finding of an f2fs check.
 pub type Issue = crate::report::Issue<IssueKind>;
 
