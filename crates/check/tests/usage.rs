@@ -95,7 +95,7 @@ fn ext4_blocks_count_as_dumpe2fs_counts_them() {
         let free = dumped(&path, "Free blocks:");
         assert_eq!(usage.count(Kind::Free), free, "{args}");
         assert!(
-            usage.files > 50 && usage.count(Kind::Directory) > 0,
+            usage.files > 0 && usage.count(Kind::Directory) > 0,
             "{args}"
         );
         // Few cells and no runs say the same.
@@ -190,9 +190,9 @@ fn damage_leaves_the_rest() {
     let usage = ext4::usage(memory(&volume.image), &UsageOptions::default()).unwrap();
     assert_adds_up(&usage, "damaged");
     assert!(usage.is_damaged());
-    let used = |u: &ext4::Usage| u.blocks - u.count(Kind::Free) - u.count(Kind::Unknown);
-    assert!(used(&usage) <= used(&whole));
-    assert!(usage.count(Kind::InodeTable) == whole.count(Kind::InodeTable));
+    // What the broken map led to has no owner that can be found.
+    assert!(usage.count(Kind::Unclaimed) > 0);
+    assert_eq!(usage.count(Kind::InodeTable), whole.count(Kind::InodeTable));
     // A table that cannot be read is named, and everything else is there.
     let runs = whole.runs.as_ref().unwrap();
     let table = runs.iter().find(|r| r.kind == Kind::InodeTable).unwrap();

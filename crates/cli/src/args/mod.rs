@@ -4,7 +4,9 @@ mod chunk;
 mod confinement;
 mod disk;
 mod life;
+mod map;
 mod mkfs;
+mod shell;
 mod trace;
 
 pub use chunk::{
@@ -15,7 +17,9 @@ pub use disk::{
     AddArgs, CreateArgs, DiskCommand, DiskFormat, ExtractArgs, PartSize, PartSpec, PartType,
 };
 pub use life::{ResizeArgs, SetArgs, TrimArgs};
+pub use map::{InfoArgs, MapArgs};
 pub use mkfs::{EntryArgs, Format, MkfsArgs};
+pub use shell::{FindArgs, FindType, ShellArgs};
 
 pub use trace::{TraceCommand, TracePlotArgs, TraceRecordArgs, TraceShowArgs, TraceTargetArgs};
 
@@ -79,6 +83,10 @@ pub enum Command {
     Ls(LsArgs),
     /// List a directory and all below it
     Tree(TreeArgs),
+    /// Print the paths of files of an image, by name and type
+    Find(FindArgs),
+    /// Work in one image with a prompt, or with the commands of a script
+    Shell(ShellArgs),
     /// Print files of an image
     Cat(CatArgs),
     /// Copy files into, out of, between and inside images
@@ -116,13 +124,15 @@ pub enum Command {
     /// Check a volume, and repair it on request (fsck's exit codes)
     Check(CheckArgs),
     /// Show what a volume is: features, sizes, state
-    Info(ImageArgs),
+    Info(InfoArgs),
     /// Disks with partitions
     #[command(subcommand)]
     Disk(DiskCommand),
     /// Images in content-addressed chunks, as casync and desync have them
     #[command(subcommand)]
     Chunk(ChunkCommand),
+    /// Show or draw what each block of a volume holds
+    Map(MapArgs),
     /// Show where a file's blocks are
     Extents(PathsArgs),
     /// Show what a mounted volume has done and holds
@@ -167,6 +177,8 @@ impl Command {
             Command::Mount(_)
             | Command::Ls(_)
             | Command::Tree(_)
+            | Command::Find(_)
+            | Command::Shell(_)
             | Command::Cat(_)
             | Command::Cp(_)
             | Command::Mv(_)
@@ -185,6 +197,7 @@ impl Command {
             | Command::Export(_)
             | Command::Check(_)
             | Command::Info(_)
+            | Command::Map(_)
             | Command::Extents(_)
             | Command::Set(_) => true,
             Command::Trim(args) => !args.path.is_dir(),
@@ -635,6 +648,9 @@ pub struct CheckArgs {
     /// Print a summary of the volume's contents, and missing parts of the sandbox
     #[arg(short = 'v', long)]
     pub verbose: bool,
+    /// Draw what each block holds into this file (.html), and link the issues to their places in it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub map: Option<PathBuf>,
     /// Use the superblock copy at this block (ext4)
     #[arg(short = 'b', value_name = "BLOCK")]
     pub superblock: Option<u64>,

@@ -1,16 +1,16 @@
 //! `check`: the verifier and repairer, with fsck(8)'s exit codes.
 
 use crate::args::CheckArgs;
+use crate::commands::map::{self, Companion, page_name};
+use crate::commands::progress::PhaseBar;
 use crate::exit::{self, fsck};
 use crate::failure::{Failure, Result};
 use crate::output::Out;
-use blockwright_check::{
-    Issue, Mode, Outcome, Phase, ProgressFn, Report, Severity, ext4, f2fs, fsck_exit_code,
-};
+use blockwright_check::usage::Place;
+use blockwright_check::{Issue, Mode, Outcome, Report, Severity, ext4, f2fs, fsck_exit_code};
 use blockwright_device::{OpenMode, SharedDevice};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::sync::Arc;
 
 #[derive(Serialize)]
@@ -21,6 +21,9 @@ struct IssueJson {
     outcome: &'static str,
     /// What was found, and where, for people.
     text: String,
+    /// First block and number of blocks, with `--map`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<(u64, u64)>,
 }
 
 #[derive(Serialize)]
@@ -94,6 +97,9 @@ fn run(args: &CheckArgs) -> Result<()> {
         Mode::ReadOnly
     };
     let place = args.image.display();
+    if let Some(map) = &args.map {
+        page_name(map, &args.image)?;
+    }
     let open = OpenMode {
         read_only: mode == Mode::ReadOnly,
         ..OpenMode::default()
@@ -108,20 +114,33 @@ fn run(args: &CheckArgs) -> Result<()> {
             crate::wall::device(path, open).map_err(|e| Failure::from(e).at(path.display()))
         })
         .transpose()?;
-    let bar = progress(args.json);
-    let report = checked(args, device, journal, mode, bar.as_ref());
-    if let Some(bar) = &bar {
-        bar.finish_and_clear();
-    }
+    let bar = PhaseBar::new("checking", args.json);
+    let report = checked(args, device.clone(), journal.clone(), mode, &bar);
+    bar.finish();
     let report = report.map_err(|e| e.at(place.to_string()))?;
     let code = fsck_exit_code(&report);
+    let map = args.map.as_deref().map(|path| {
+        Companion::new(path, device, journal, args.json).map_err(|e| e.at(place.to_string()))
+    });
+    let map = map.transpose()?;
     let mut out = Out::new();
     if args.json {
-        out.json(&json(args, &report, code))?;
+        out.json(&json(args, &report, map.as_ref(), code))?;
     } else {
-        print(&mut out, args, &report)?;
+        print(&mut out, args, &report, map.as_ref())?;
     }
     out.finish()?;
+    if let Some(map) = map {
+        let issues = report.issues.into_iter().map(|issue| Issue {
+            severity: issue.severity,
+            outcome: issue.outcome,
+            kind: map::Told {
+                text: issue.kind.text,
+                place: issue.kind.place,
+            },
+        });
+        map.write(&args.image, Some(issues.collect()))?;
+    }
     if code == 0 {
         Ok(())
     } else {
@@ -134,6 +153,7 @@ fn run(args: &CheckArgs) -> Result<()> {
 struct Told {
     kind: String,
     text: String,
+    place: Option<Place>,
 }
 
 impl std::fmt::Display for Told {
@@ -142,11 +162,15 @@ impl std::fmt::Display for Told {
     }
 }
 
-fn told<K: std::fmt::Debug + std::fmt::Display>(report: Report<K>) -> Report<Told> {
+fn told<K: std::fmt::Debug + std::fmt::Display>(
+    report: Report<K>,
+    place: impl Fn(&K) -> Option<Place>,
+) -> Report<Told> {
     let issues = report.issues.into_iter().map(|issue| Issue {
         kind: Told {
             kind: kind_name(&issue.kind),
             text: issue.kind.to_string(),
+            place: place(&issue.kind),
         },
         severity: issue.severity,
         outcome: issue.outcome,
@@ -166,22 +190,9 @@ fn checked(
     device: SharedDevice,
     journal: Option<SharedDevice>,
     mode: Mode,
-    bar: Option<&ProgressBar>,
+    bar: &PhaseBar,
 ) -> Result<Report<Told>> {
-    let progress = bar.cloned().map(|bar| {
-        let show: ProgressFn = Arc::new(move |progress| {
-            bar.set_length(progress.total);
-            bar.set_position(progress.done);
-            bar.set_message(match progress.phase {
-                Phase::Volume => "volume",
-                Phase::Inodes => "inodes",
-                Phase::Directories => "directories",
-                Phase::Links => "links",
-                Phase::Bitmaps => "bitmaps",
-            });
-        });
-        show
-    });
+    let progress = bar.progress();
     if f2fs::is_f2fs(&device).map_err(Failure::new)? {
         if journal.is_some() {
             return Err(Failure::usage("--journal is for ext4"));
@@ -197,7 +208,7 @@ fn checked(
             ..f2fs::CheckOptions::default()
         };
         return f2fs::check(device, &options)
-            .map(told)
+            .map(|report| told(report, f2fs::IssueKind::place))
             .map_err(Failure::new);
     }
     let options = ext4::CheckOptions {
@@ -208,7 +219,7 @@ fn checked(
         ..ext4::CheckOptions::default()
     };
     ext4::check(Arc::clone(&device), &options)
-        .map(told)
+        .map(|report| told(report, ext4::IssueKind::place))
         .map_err(|e| match e {
             ext4::CheckError::NoSuperblock { .. } => no_superblock(&device, e),
             e => Failure::new(e),
@@ -223,21 +234,17 @@ fn no_superblock(device: &SharedDevice, error: ext4::CheckError) -> Failure {
     }
 }
 
-fn progress(json: bool) -> Option<ProgressBar> {
-    if json || !std::io::stderr().is_terminal() {
-        return None;
-    }
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
-    let style = ProgressStyle::with_template("checking {msg:11} [{bar:40}] {percent}%");
-    bar.set_style(
-        style
-            .unwrap_or_else(|_| ProgressStyle::default_bar())
-            .progress_chars("=> "),
-    );
-    Some(bar)
+/// The blocks of an issue in the map.
+fn blocks(issue: &Issue<Told>, map: Option<&Companion<'_>>) -> Option<(u64, u64)> {
+    map?.blocks_of(issue.kind.place?)
 }
 
-fn json(args: &CheckArgs, report: &Report<Told>, code: u8) -> CheckJson {
+fn json(
+    args: &CheckArgs,
+    report: &Report<Told>,
+    map: Option<&Companion<'_>>,
+    code: u8,
+) -> CheckJson {
     let stats = &report.stats;
     CheckJson {
         image: args.image.display().to_string(),
@@ -252,6 +259,7 @@ fn json(args: &CheckArgs, report: &Report<Told>, code: u8) -> CheckJson {
                 severity: severity(issue.severity),
                 outcome: outcome(issue.outcome),
                 text: issue.kind.text.clone(),
+                blocks: blocks(issue, map),
             })
             .collect(),
         suppressed: report.suppressed,
@@ -277,9 +285,18 @@ fn counted(n: u64, what: &str) -> String {
     }
 }
 
-fn print(out: &mut Out, args: &CheckArgs, report: &Report<Told>) -> Result<()> {
+fn print(
+    out: &mut Out,
+    args: &CheckArgs,
+    report: &Report<Told>,
+    map: Option<&Companion<'_>>,
+) -> Result<()> {
     for issue in &report.issues {
-        writeln!(out, "{issue}")?;
+        write!(out, "{issue}")?;
+        if let (Some(map), Some(blocks)) = (map, blocks(issue, map)) {
+            write!(out, " [{}]", map.link(blocks))?;
+        }
+        writeln!(out)?;
     }
     if report.suppressed > 0 {
         writeln!(out, "… and {} more", report.suppressed)?;

@@ -1,25 +1,30 @@
-//! A progress bar on a terminal.
+//! Progress on a terminal: how far a command is, and how long it will still take.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use blockwright_check::{Phase, ProgressFn};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::Arc;
 
-/// Shows how far a command is, when standard error is a terminal.
+/// A bar on standard error, if that is a terminal.
+fn shown(quiet: bool, total: Option<u64>, template: &str) -> Option<ProgressBar> {
+    if quiet || !std::io::stderr().is_terminal() {
+        return None;
+    }
+    let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr_with_hz(10));
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    Some(bar)
+}
+
+/// Shows how many bytes of all a command has done.
 pub struct Bar(Option<ProgressBar>);
 
 impl Bar {
     /// A bar that ends at `total`, unless `quiet`.
     pub fn new(total: u64, quiet: bool) -> Self {
-        let shown = !quiet && std::io::stderr().is_terminal();
-        Bar(shown.then(|| {
-            let bar = ProgressBar::new(total);
-            let style = ProgressStyle::with_template(
-                "[{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",
-            );
-            if let Ok(style) = style {
-                bar.set_style(style.progress_chars("=> "));
-            }
-            bar
-        }))
+        let template = "[{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+        Bar(shown(quiet, Some(total), template))
     }
 
     /// The command is so far.
@@ -30,6 +35,45 @@ impl Bar {
     }
 
     /// The command is done.
+    pub fn finish(self) {
+        if let Some(bar) = self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Shows which phase of a walk over a volume a command is in, and how far that phase is.
+pub struct PhaseBar(Option<ProgressBar>);
+
+impl PhaseBar {
+    /// A bar that begins with `verb`, unless `quiet`.
+    pub fn new(verb: &str, quiet: bool) -> Self {
+        let template = format!("{verb} {{msg:11}} [{{bar:40}}] {{percent}}% {{eta}}");
+        PhaseBar(shown(quiet, None, &template))
+    }
+
+    /// What the walk calls.
+    pub fn progress(&self) -> Option<ProgressFn> {
+        let bar = self.0.clone()?;
+        Some(Arc::new(move |progress| {
+            let phase = match progress.phase {
+                Phase::Volume => "volume",
+                Phase::Inodes => "inodes",
+                Phase::Directories => "directories",
+                Phase::Links => "links",
+                Phase::Bitmaps => "bitmaps",
+            };
+            if bar.message() != phase {
+                // The time that is left is that of this phase.
+                bar.reset();
+                bar.set_message(phase);
+            }
+            bar.set_length(progress.total);
+            bar.set_position(progress.done);
+        }))
+    }
+
+    /// The walk has ended.
     pub fn finish(self) {
         if let Some(bar) = self.0 {
             bar.finish_and_clear();

@@ -18,7 +18,8 @@ pub use janitor::wait as janitor;
 pub use trial::run as trial;
 
 use crate::args::{
-    ChunkCommand, Command, DiskCommand, ExportArgs, MkfsArgs, PartSpec, PartType, StoreArgs,
+    ChunkCommand, Command, DiskCommand, ExportArgs, MapArgs, MkfsArgs, PartSpec, PartType,
+    StoreArgs,
 };
 use crate::commands::entries;
 use crate::failure::{At, Failure, Result};
@@ -113,19 +114,22 @@ pub fn before(command: &Command) -> Result<()> {
     match command {
         Command::Ls(args) => reading(&args.paths),
         Command::Cat(args) => reading(&args.paths),
+        Command::Find(args) => reading(&args.paths),
         Command::Tree(args) => reading(std::slice::from_ref(&args.path)),
         Command::Stat(args) | Command::Extents(args) => reading(&args.paths),
         Command::Getxattr(args) => reading(&args.paths),
         Command::Du(args) => reading(&args.paths),
         Command::Df(args) => reading(&args.images),
         Command::Export(args) => export(args),
+        Command::Map(args) => mapping(args),
         Command::Info(args) => {
             // As the command does: what is mounted can be asked about.
             let mode = OpenMode {
                 lock: false,
                 ..OpenMode::read_only()
             };
-            hold(&args.image, mode);
+            hold(&args.of.image, mode);
+            hold_map(args.map.as_deref(), &args.of.image)?;
             raise(Plan::default())
         }
         Command::Check(args) => {
@@ -135,6 +139,7 @@ pub fn before(command: &Command) -> Result<()> {
             };
             hold(&args.image, mode);
             hold_more(mode);
+            hold_map(args.map.as_deref(), &args.image)?;
             raise(Plan::default())
         }
         Command::Cp(args) => copying(&args.paths),
@@ -264,6 +269,22 @@ fn export(args: &ExportArgs) -> Result<()> {
         hold_output(path)?;
     }
     raise(Plan::default())
+}
+
+/// `map` reads an image and writes one file.
+fn mapping(args: &MapArgs) -> Result<()> {
+    hold(&args.image, OpenMode::read_only());
+    hold_more(OpenMode::read_only());
+    hold_map(args.output.as_deref(), &args.image)?;
+    raise(Plan::default())
+}
+
+/// Makes the file of a map, unless that is the image.
+fn hold_map(path: Option<&Path>, image: &Path) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    // Behind the wall, names cannot be compared any more.
+    crate::commands::map::not_the_image(path, &Place::of(image).file)?;
+    hold_output(path)
 }
 
 /// `cp`: the image that is written to first, because one that is read as well must not be locked for reading only.

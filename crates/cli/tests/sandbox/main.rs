@@ -177,6 +177,8 @@ fn commands_do_the_same_under_the_wall() {
         both(&["du", "IMAGE"]);
         both(&["df", "IMAGE"]);
         both(&["info", "IMAGE"]);
+        both(&["map", "--json", "IMAGE"]);
+        both(&["find", "IMAGE", "--name", "f*"]);
         both(&["info", missing.to_str().unwrap()]);
         both(&["getxattr", "IMAGE:/dir/file"]);
         both(&["check", "-n", "IMAGE"]);

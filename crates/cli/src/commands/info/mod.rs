@@ -3,7 +3,8 @@
 
 mod f2fs;
 
-use crate::args::ImageArgs;
+use crate::args::{ImageArgs, InfoArgs};
+use crate::commands::map::{Companion, page_name};
 use crate::commands::mkfs::uuid_text;
 use crate::failure::{At, Failure, Result};
 use crate::output::{Out, base64_unless_text, human, text, time_json, time_short};
@@ -17,6 +18,7 @@ use blockwright_ondisk::ext4::{Compat, Incompat, RoCompat};
 use blockwright_vfs::Timestamp;
 use serde::Serialize;
 use std::io::Write;
+use std::path::Path;
 
 #[derive(Serialize)]
 struct ErrorRecord {
@@ -329,7 +331,33 @@ pub fn missing(device_bytes: u64, blocks: u64, block_bytes: u32) -> Option<Strin
 /// # Errors
 /// When there is no superblock to read. When it is damaged or the image is shorter than the volume, after
 /// everything known was printed.
-pub fn info(args: &ImageArgs) -> Result<()> {
+pub fn info(args: &InfoArgs) -> Result<()> {
+    if let Some(path) = &args.map {
+        page_name(path, &args.of.image)?;
+    }
+    let told = show(&args.of);
+    match (&args.map, &told) {
+        (Some(path), Ok(())) => map(&args.of, path),
+        _ => told,
+    }
+}
+
+/// Draws the map, and prints where it shows what.
+fn map(args: &ImageArgs, path: &Path) -> Result<()> {
+    let device = open(args)?;
+    let map = Companion::new(path, device, None, args.json).at(args.image.display())?;
+    if !args.json {
+        let mut out = Out::new();
+        writeln!(out, "Map:            {}", path.display())?;
+        for (kind, link) in map.places() {
+            writeln!(out, "  {kind:<24}{link}")?;
+        }
+        out.finish()?;
+    }
+    map.write(&args.image, None)
+}
+
+fn show(args: &ImageArgs) -> Result<()> {
     let device = open(args)?;
     if is_f2fs(&device) {
         return f2fs::info(args, &device);

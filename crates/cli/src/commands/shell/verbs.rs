@@ -1,0 +1,246 @@
+//! The shell's commands, and what they are as commands of the program.
+
+use super::words::Word;
+
+/// What the words of a command are that are no options.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// Paths of the image; at least one.
+    Paths,
+    /// Paths of the image; without one, the current directory.
+    PathsOrHere,
+    /// A text, then paths of the image.
+    TextAndPaths,
+    /// `ln`: a target, which is a text with `-s`, and a path.
+    Link,
+    /// Paths of the image, then one of the host; a single path is copied to the host's current directory.
+    Get,
+    /// Paths of the host, then one of the image; a single path is copied to the current directory.
+    Put,
+    /// The image itself.
+    Image,
+    /// Done by the shell.
+    Own,
+}
+
+/// A command.
+#[derive(Debug)]
+pub struct Verb {
+    /// Its name.
+    pub name: &'static str,
+    /// The program's command, and the options that it always gets.
+    pub command: &'static [&'static str],
+    /// Whether it changes the image.
+    pub writes: bool,
+    /// What its words are.
+    pub shape: Shape,
+    /// Options whose value is the next word.
+    pub valued: &'static [&'static str],
+    /// Its words, for help.
+    pub usage: &'static str,
+    /// What it does, for help.
+    pub about: &'static str,
+}
+
+macro_rules! verbs {
+    ($($name:literal $command:expr, $writes:literal, $shape:ident, $valued:expr, $usage:literal, $about:literal;)*) => {
+        &[$(Verb {
+            name: $name,
+            command: &$command,
+            writes: $writes,
+            shape: Shape::$shape,
+            valued: &$valued,
+            usage: $usage,
+            about: $about,
+        }),*]
+    };
+}
+
+/// All commands, in the order of the help.
+pub const VERBS: &[Verb] = verbs! {
+    "ls" ["ls"], false, PathsOrHere, [], "[-la…] [PATH…]", "list directories";
+    "cd" [], false, Own, [], "[PATH | -]", "change the current directory";
+    "pwd" [], false, Own, [], "", "print the current directory";
+    "tree" ["tree"], false, PathsOrHere, ["-L", "--depth"], "[-L LEVELS] [PATH]", "list a directory and all below it";
+    "find" ["find"], false, PathsOrHere, ["-name", "--name", "-type", "--type", "-maxdepth", "--max-depth"], "[PATH…] [-name PATTERN] [-type f|d|l]", "print the paths of files";
+    "cat" ["cat"], false, Paths, [], "PATH…", "print files";
+    "stat" ["stat"], false, PathsOrHere, [], "[PATH…]", "show what inodes hold";
+    "du" ["du"], false, PathsOrHere, [], "[-sh] [PATH…]", "show the space that files take";
+    "df" ["df"], false, Image, [], "", "show how full the volume is";
+    "info" ["info"], false, Image, [], "", "show features, sizes and state";
+    "get" ["cp", "-r"], false, Get, ["--owner"], "PATH… [LOCAL]", "copy files to the host";
+    "put" ["cp", "-r"], true, Put, ["--owner"], "LOCAL… [PATH]", "copy files of the host into the image";
+    "edit" [], true, Own, [], "PATH", "edit a file with $VISUAL or $EDITOR";
+    "cp" ["cp"], true, Paths, ["--owner"], "[-ra] PATH… PATH", "copy files inside the image";
+    "mv" ["mv"], true, Paths, [], "PATH… PATH", "move files";
+    "rm" ["rm"], true, Paths, [], "[-rf] PATH…", "remove files";
+    "mkdir" ["mkdir"], true, Paths, ["-m", "--mode"], "[-p] PATH…", "make directories";
+    "touch" ["touch"], true, Paths, ["-d", "--date"], "PATH…", "make empty files, or set times";
+    "ln" ["ln"], true, Link, [], "[-s] TARGET PATH", "make hard or symbolic links";
+    "chmod" ["chmod"], true, TextAndPaths, [], "[-R] MODE PATH…", "change permission bits";
+    "chown" ["chown"], true, TextAndPaths, [], "[-R] UID:GID PATH…", "change owner and group";
+    "help" [], false, Own, [], "[COMMAND]", "list the commands, or explain one";
+    "exit" [], false, Own, [], "[STATUS]", "end the shell; also quit, or Ctrl-D";
+};
+
+/// The command of this name.
+pub fn find(name: &str) -> Option<&'static Verb> {
+    let name = if name == "quit" { "exit" } else { name };
+    VERBS.iter().find(|verb| verb.name == name)
+}
+
+/// A word of a command, as what it is meant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Passed on as it is: options, their values, texts, paths of the host.
+    Text(String),
+    /// A path of the image.
+    Path(Word),
+    /// The image.
+    Image,
+}
+
+impl Verb {
+    /// What each word is.
+    ///
+    /// # Errors
+    /// When words are missing, or there are too many.
+    pub fn parts(&self, words: &[Word]) -> Result<Vec<Part>, String> {
+        let (mut parts, mut rest) = (Vec::new(), Vec::new());
+        let mut words = words.iter();
+        let mut symbolic = false;
+        while let Some(word) = words.next() {
+            let text = word.text.as_str();
+            if text == "--" {
+                // Paths are absolute, so nothing of them looks like an option.
+                rest.extend(words.by_ref().cloned());
+            } else if text.len() > 1 && text.starts_with('-') && self.shape != Shape::Image {
+                symbolic |= text == "--symbolic" || !text.starts_with("--") && text.contains('s');
+                parts.push(Part::Text(long(self.name, text)));
+                if self.valued.contains(&text) {
+                    let value = words
+                        .next()
+                        .ok_or_else(|| format!("{text} needs a value"))?;
+                    parts.push(Part::Text(value.text.clone()));
+                }
+            } else {
+                rest.push(word.clone());
+            }
+        }
+        let text = |word: Word| Part::Text(word.text);
+        let few = || Err(format!("usage: {} {}", self.name, self.usage));
+        let here = Word {
+            text: ".".to_owned(),
+            pattern: None,
+        };
+        match self.shape {
+            Shape::Paths if rest.is_empty() => return few(),
+            Shape::PathsOrHere if rest.is_empty() => parts.push(Part::Path(here)),
+            Shape::Paths | Shape::PathsOrHere => parts.extend(rest.into_iter().map(Part::Path)),
+            Shape::TextAndPaths | Shape::Link => {
+                if rest.len() < 2 {
+                    return few();
+                }
+                let raw = self.shape == Shape::TextAndPaths || symbolic;
+                let mut rest = rest.into_iter();
+                let first = rest.next().unwrap_or_default();
+                if raw {
+                    parts.push(Part::Text("--".to_owned()));
+                }
+                parts.push(if raw { text(first) } else { Part::Path(first) });
+                parts.extend(rest.map(Part::Path));
+            }
+            Shape::Get => {
+                let to = match rest.len() {
+                    0 => return few(),
+                    1 => here,
+                    _ => rest.pop().unwrap_or_default(),
+                };
+                parts.extend(rest.into_iter().map(Part::Path));
+                parts.push(Part::Text(local(&to.text)));
+            }
+            Shape::Put => {
+                let to = match rest.len() {
+                    0 => return few(),
+                    1 => here,
+                    _ => rest.pop().unwrap_or_default(),
+                };
+                parts.extend(rest.iter().map(|word| Part::Text(local(&word.text))));
+                parts.push(Part::Path(to));
+            }
+            Shape::Image if rest.is_empty() => parts.push(Part::Image),
+            Shape::Image => return few(),
+            Shape::Own => parts.extend(rest.into_iter().map(Part::Path)),
+        }
+        Ok(parts)
+    }
+}
+
+/// A path of the host that is not taken for one of an image, whatever its name.
+fn local(path: &str) -> String {
+    match path {
+        "-" => path.to_owned(),
+        path if path.starts_with('/') || path.starts_with('.') => path.to_owned(),
+        path => format!("./{path}"),
+    }
+}
+
+/// Options of `find` as other programs have them.
+fn long(verb: &str, option: &str) -> String {
+    match (verb, option) {
+        ("find", "-name" | "-type") => format!("-{option}"),
+        ("find", "-maxdepth") => "--max-depth".to_owned(),
+        _ => option.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::words::split;
+    use super::*;
+
+    fn parts(line: &str) -> Result<Vec<String>, String> {
+        let words = split(line)?;
+        let verb = find(&words[0].text).ok_or("no such command")?;
+        let show = |part: Part| match part {
+            Part::Text(text) => text,
+            Part::Path(word) => format!("@{}", word.text),
+            Part::Image => "@@".to_owned(),
+        };
+        Ok(verb.parts(&words[1..])?.into_iter().map(show).collect())
+    }
+
+    #[test]
+    fn words_are_what_the_command_says() {
+        for (line, expected) in [
+            ("ls", "@."),
+            ("ls -la a b", "-la @a @b"),
+            ("rm -- -f", "@-f"),
+            ("mkdir -m 700 a", "-m 700 @a"),
+            ("chmod 644 a b", "-- 644 @a @b"),
+            ("chmod -R u-x a", "-R -- u-x @a"),
+            ("ln -s ../x l", "-s -- ../x @l"),
+            ("ln x l", "@x @l"),
+            ("get a", "@a ."),
+            ("get a b /tmp", "@a @b /tmp"),
+            ("get a x:y", "@a ./x:y"),
+            ("put l", "./l @."),
+            ("put l /d", "./l @/d"),
+            ("find -name '*.c' -type f /usr", "--name *.c --type f @/usr"),
+            ("df", "@@"),
+        ] {
+            assert_eq!(parts(line).unwrap().join(" "), expected, "{line}");
+        }
+        for line in [
+            "cat",
+            "rm -r",
+            "chmod 644",
+            "ln -s a",
+            "put",
+            "df x",
+            "mkdir a -m",
+        ] {
+            assert!(parts(line).is_err(), "{line}");
+        }
+    }
+}
