@@ -24,9 +24,9 @@ fn with_layout_of(mut features: Features, copy: Features) -> Features {
     let incompat = Incompat::FILETYPE | Incompat::META_BG | Incompat::BIT64 | Incompat::FLEX_BG;
     let ro_compat = RoCompat::SPARSE_SUPER | RoCompat::BIGALLOC;
     let compat = Compat::SPARSE_SUPER2;
-    features.incompat = features.incompat - incompat | copy.incompat & incompat;
-    features.ro_compat = features.ro_compat - ro_compat | copy.ro_compat & ro_compat;
-    features.compat = features.compat - compat | copy.compat & compat;
+    features.incompat = (features.incompat - incompat) | (copy.incompat & incompat);
+    features.ro_compat = (features.ro_compat - ro_compat) | (copy.ro_compat & ro_compat);
+    features.compat = (features.compat - compat) | (copy.compat & compat);
     features
 }
 
