@@ -283,7 +283,10 @@ fn mapping(args: &MapArgs) -> Result<()> {
 fn hold_map(path: Option<&Path>, image: &Path) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     // Behind the wall, names cannot be compared any more.
-    crate::commands::map::not_the_image(path, &Place::of(image).file)?;
+    if same_file(path, &Place::of(image).file) {
+        let what = "the image is not overwritten by its own map";
+        return Err(Failure::usage(what).at(path.display()));
+    }
     hold_output(path)
 }
 

@@ -88,7 +88,7 @@ fn picture_of(path: &Path) -> Result<Picture> {
 pub fn map(args: &MapArgs) -> Result<()> {
     let picture = args.output.as_deref().map(picture_of).transpose()?;
     if let Some(path) = &args.output {
-        not_the_image(path, &crate::wall::file_of(&args.image))?;
+        not_the_image(path, &args.image)?;
     }
     let quiet = args.json;
     let (format, usage) = survey(&args.image, quiet)?;
@@ -219,15 +219,12 @@ pub fn page_name(path: &Path, image: &Path) -> Result<()> {
         Ok(Picture::Html) => {}
         _ => return Err(Failure::usage("the map's name must end in .html").at(path.display())),
     }
-    not_the_image(path, &crate::wall::file_of(image))
+    not_the_image(path, image)
 }
 
-/// Refuses the image's file as the place of its map.
-///
-/// # Errors
-/// When they are one file.
-pub fn not_the_image(path: &Path, file: &Path) -> Result<()> {
-    if crate::wall::same_file(path, file) {
+/// Refuses the image's file as the place of its map, also without a wall.
+fn not_the_image(path: &Path, image: &Path) -> Result<()> {
+    if crate::wall::same_file(path, &crate::wall::file_of(image)) {
         let what = "the image is not overwritten by its own map";
         return Err(Failure::usage(what).at(path.display()));
     }
