@@ -239,20 +239,6 @@ fn features_with_files_of_their_own() {
             }
         });
     }
-    let settings = Settings {
-        features: Some("orphan_file".to_owned()),
-        ..Settings::default()
-    };
-    cut("orphan file made", EXT4, 12 << 20, |d| {
-        set(d, &settings).expect("set");
-    });
-    let settings = Settings {
-        features: Some("^uninit_bg".to_owned()),
-        ..Settings::default()
-    };
-    cut("unwritten groups", EXT3, 12 << 20, |d| {
-        set(d, &settings).expect("set");
-    });
 }
 
 fn changed(device: &SharedDevice, list: &str) {
@@ -287,12 +273,4 @@ fn wide_and_narrow_descriptors() {
         "size=2",
     ];
     cut("wide", &options, 12 << 20, |d| changed(d, "64bit"));
-}
-
-#[test]
-fn protection_comes_and_goes() {
-    cut("mmp", EXT4, 12 << 20, |d| {
-        changed(d, "mmp");
-        changed(d, "^mmp");
-    });
 }
