@@ -1,4 +1,4 @@
-//! C programs against the installed library: plain, under the sanitizers, and under valgrind. The programs are in `tests/c`; those of the manual run, too.
+//! C programs against the installed library: plain, static, and under the sanitizers. The programs are in `tests/c`; those of the manual run, too.
 
 use blockwright_oracles as oracles;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,6 @@ enum How {
     Plain,
     Static,
     Sanitized,
-    Valgrind,
 }
 
 /// Compiles a program and runs it.
@@ -108,17 +107,7 @@ fn compile_and_run(source: &Path, how: How, dir: &Path, args: &[&str]) -> String
         }
     }
     run(&mut cc);
-    let mut command = match how {
-        How::Valgrind => {
-            let mut valgrind = Command::new("valgrind");
-            valgrind
-                .args(["--quiet", "--error-exitcode=9", "--leak-check=full"])
-                .arg("--errors-for-leak-kinds=definite")
-                .arg(&program);
-            valgrind
-        }
-        _ => Command::new(&program),
-    };
+    let mut command = Command::new(&program);
     run(command
         .args(args)
         .env("LD_LIBRARY_PATH", installed().join("usr/lib"))
@@ -127,11 +116,7 @@ fn compile_and_run(source: &Path, how: How, dir: &Path, args: &[&str]) -> String
 
 /// The programs with their arguments, in one way.
 fn programs(how: How) {
-    let needed: &[&str] = match how {
-        How::Valgrind => &["cc", "pkg-config", "tar", "valgrind"],
-        _ => &["cc", "pkg-config", "tar"],
-    };
-    if !oracles::have(needed) {
+    if !oracles::have(&["cc", "pkg-config", "tar"]) {
         return;
     }
     for name in ["api", "misuse", "device"] {
@@ -188,11 +173,6 @@ fn with_the_static_library() {
 #[test]
 fn under_address_and_undefined_behaviour_sanitizers() {
     programs(How::Sanitized);
-}
-
-#[test]
-fn under_valgrind() {
-    programs(How::Valgrind);
 }
 
 /// A C++ compiler takes the header.
