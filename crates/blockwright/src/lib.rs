@@ -42,7 +42,7 @@
 //! | `uring`, `nbd` | io_uring; NBD exports as devices. Linux, and nothing elsewhere |
 //!
 //! # Hosts
-//! Linux, macOS, FreeBSD, Windows and WASI. [`blockwright_device`] says what a host lacks.
+//! Linux. [`blockwright_device`] alone compiles for macOS, FreeBSD, Windows and WASI so far.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -23,9 +23,6 @@ const TARGETS: &[&str] = &[
     "wasm32-wasip1",
 ];
 
-/// Features that are checked for other hosts: those without C libraries, which need the target's own compiler.
-const PORTABLE: &str = "ext4,f2fs,casefold,resize";
-
 /// Licences that go with MIT OR Apache-2.0 in a program.
 const LICENCES: &[&str] = &[
     "MIT",
@@ -49,7 +46,7 @@ pub(crate) fn check() -> Vec<String> {
     let mut faults = Vec::new();
     for feature in FEATURES {
         let what = format!("the library with the features [{feature}]");
-        faults.extend(library(&what, feature, None));
+        faults.extend(library(&what, feature));
     }
     faults.extend(reader());
     faults.extend(oldest());
@@ -59,8 +56,7 @@ pub(crate) fn check() -> Vec<String> {
             .as_ref()
             .is_ok_and(|list| list.lines().any(|t| t == *target))
         {
-            let what = format!("the library for {target}");
-            faults.extend(library(&what, PORTABLE, Some(target)));
+            faults.extend(devices(target));
         } else {
             eprintln!("xtask check: SKIPPED {target}: rustup target add {target}");
         }
@@ -79,16 +75,27 @@ fn output(command: &mut Command) -> Result<String, String> {
     }
 }
 
-fn library(what: &str, features: &str, target: Option<&str>) -> Option<String> {
+fn library(what: &str, features: &str) -> Option<String> {
+    compile(what, &["--package", "blockwright", "--features", features])
+}
+
+/// The devices for another host.
+fn devices(target: &str) -> Option<String> {
+    let what = format!("the devices for {target}");
+    compile(
+        &what,
+        &["--package", "blockwright-device", "--target", target],
+    )
+}
+
+fn compile(what: &str, of: &[&str]) -> Option<String> {
     let mut command = Command::new(cargo_path());
-    command.args(["check", "--quiet", "--package", "blockwright"]);
-    command.args(["--no-default-features", "--features", features]);
+    command
+        .args(["check", "--quiet", "--no-default-features"])
+        .args(of);
     command.env("RUSTFLAGS", "--deny warnings");
     // Other flags would compile everything again for the next command.
     command.arg("--target-dir").arg(target_dir().join("hosts"));
-    if let Some(target) = target {
-        command.args(["--target", target]);
-    }
     let told = output(&mut command).err()?;
     Some(format!("{what}: {told}"))
 }
