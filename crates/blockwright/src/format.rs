@@ -52,7 +52,7 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
     let what = if head.iter().all(|b| *b == 0) {
         "no file system: only zeroes where one begins"
     } else {
-        "no file system that is known here (neither ext4's magic at byte 1080 nor f2fs's at byte 1024)"
+        "no file system that blockwright knows (neither ext4's magic at byte 1080 nor f2fs's at byte 1024)"
     };
     Err(Error::new(ErrorKind::UnsupportedFeature, what))
 }

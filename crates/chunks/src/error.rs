@@ -71,8 +71,9 @@ impl Error {
     }
 }
 
-/// An error's text without its number.
-pub(crate) fn reason(e: &io::Error) -> String {
+/// The text of a host's error without its number.
+#[must_use]
+pub fn reason(e: &io::Error) -> String {
     let text = e.to_string();
     match text.find(" (os error") {
         Some(at) => text[..at].to_owned(),

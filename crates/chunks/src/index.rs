@@ -69,7 +69,7 @@ impl ChunkSizes {
         let is_sane = min > 0 && min <= avg && avg <= max && max <= CHUNK_BYTES_MAX;
         if !is_sane {
             return Err(format!(
-                "chunks of {min} to {max} bytes, {avg} on average; the largest that is taken has {CHUNK_BYTES_MAX}"
+                "chunks of {min} to {max} bytes, {avg} on average: the least size must be at least 1, and the largest at most {CHUNK_BYTES_MAX}"
             ));
         }
         Ok(())
@@ -347,7 +347,7 @@ mod tests {
         let mut bytes = written(&small());
         bytes[40..48].copy_from_slice(&(1u64 << 40).to_le_bytes());
         let error = Index::read(&bytes[..]).unwrap_err().to_string();
-        assert!(error.contains("the largest that is taken"), "{error}");
+        assert!(error.contains("the largest at most 16777216"), "{error}");
     }
 
     #[test]

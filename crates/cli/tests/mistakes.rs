@@ -262,6 +262,8 @@ fn common_mistakes_are_named() {
     let text = scratch.path("notes.txt");
     fs::write(&text, "hello\n").unwrap();
     let text = text.to_str().unwrap();
+    let (plain, new) = (scratch.dir("plain"), scratch.path("new.img"));
+    let (plain, new) = (plain.to_str().unwrap(), new.to_str().unwrap());
     for (args, code, says) in [
         (
             &["ls", text][..],
@@ -314,6 +316,26 @@ fn common_mistakes_are_named() {
             &["quota", "IMAGE", "user", "bob"],
             2,
             &["bob", "a number is needed"],
+        ),
+        // It would trim the file system that the directory lies on.
+        (&["trim", plain], 1, &["not a mount point"]),
+        // It would be a file in the host's memory.
+        (
+            &["mkfs", "/dev/blockwright-none", "1M"],
+            1,
+            &["/dev/blockwright-none: no such device"],
+        ),
+        (
+            &["mkfs", new, "1000"],
+            1,
+            &["too small for a file system", "at least", "KiB are needed"],
+        ),
+        (&["set", "IMAGE", "fast=1"], 2, &["unknown setting `fast`"]),
+        (&["set", "IMAGE", "label"], 2, &["a setting is NAME=VALUE"]),
+        (
+            &["ls", "IMAGE", "--overlay", "none.qcow2"],
+            1,
+            &["the overlay none.qcow2: No such file or directory"],
         ),
     ] {
         refused(&mut bw(image, args), code, says);

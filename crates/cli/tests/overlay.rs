@@ -264,7 +264,12 @@ fn what_is_refused() {
             refused(&mut bw(image, &all), code, says);
         };
         // Reading needs one that is there, and no image makes none.
-        deny(&image, &["ls", "IMAGE:/"], 1, &["the overlay", "not found"]);
+        deny(
+            &image,
+            &["ls", "IMAGE:/"],
+            1,
+            &["the overlay", "No such file"],
+        );
         deny(&absent, &["mkdir", "IMAGE:/x"], 1, &["absent"]);
         assert!(!overlay.exists());
         good(

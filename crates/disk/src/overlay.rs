@@ -41,13 +41,13 @@ pub fn hold(path: &Path, mode: OpenMode) -> std::result::Result<Held, DeviceErro
         && let Err(e) = File::create_new(path)
         && e.kind() != std::io::ErrorKind::AlreadyExists
     {
-        return Err(named(e.kind().to_string()));
+        return Err(named(blockwright_chunks::reason(&e)));
     }
     blockwright_device::hold(path, mode).map_err(|e| match &e.kind {
         DeviceErrorKind::InUse { .. } => e,
-        DeviceErrorKind::Os(errno) => {
-            named(std::io::Error::from_raw_os_error(*errno).kind().to_string())
-        }
+        DeviceErrorKind::Os(errno) => named(blockwright_chunks::reason(
+            &io::Error::from_raw_os_error(*errno),
+        )),
         _ => named(e.to_string()),
     })
 }

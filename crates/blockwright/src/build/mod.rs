@@ -95,6 +95,14 @@ pub enum BuildProgress {
 
 type ProgressFn = Box<dyn Fn(&BuildProgress) + Send + Sync>;
 
+/// The end of a message about a size that is too small: the least size, rounded up.
+fn at_least(bytes: u64) -> String {
+    match bytes.div_ceil(1 << 10) {
+        kib @ 0..1024 => format!("at least {kib} KiB are needed"),
+        kib => format!("at least {} MiB are needed", kib.div_ceil(1 << 10)),
+    }
+}
+
 /// The requested size of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Size {
@@ -595,8 +603,8 @@ impl VolumeBuilder {
             };
             match options.smallest(tree, 0) {
                 Ok(plan) => {
-                    let mib = plan.report().bytes.div_ceil(1 << 20);
-                    Error::new(e.kind(), format!("{e}; at least {mib} MiB are needed"))
+                    let least = at_least(plan.report().bytes);
+                    Error::new(e.kind(), format!("{e}; {least}"))
                 }
                 Err(_) => e,
             }

@@ -115,11 +115,8 @@ impl Planned {
                 let least = fat::smallest(&options, &tree.tree, SizeGoal::default());
                 match least {
                     Ok(plan) if tight => {
-                        let mib = plan.report().bytes.div_ceil(1 << 20);
-                        Error::new(
-                            ErrorKind::NoSpace,
-                            format!("{e}; at least {mib} MiB are needed"),
-                        )
+                        let least = super::at_least(plan.report().bytes);
+                        Error::new(ErrorKind::NoSpace, format!("{e}; {least}"))
                     }
                     _ => e.into(),
                 }

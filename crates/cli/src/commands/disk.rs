@@ -160,10 +160,7 @@ fn print(out: &mut Out, found: &DiskJson) -> Result<()> {
     use std::io::Write;
     let size = human(found.bytes);
     if found.table == "none" {
-        let holds = found
-            .contents
-            .format
-            .unwrap_or("nothing that is known here");
+        let holds = found.contents.format.unwrap_or("no known contents");
         writeln!(
             out,
             "{size}, {}, without partitions: {holds}",

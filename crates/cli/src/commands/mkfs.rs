@@ -270,6 +270,13 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
     }
     // An export is there, or opening it will say that it is not.
     let there = args.image.exists() || is_device(&args.image);
+    if !there && args.image.parent() == Some(Path::new("/dev")) {
+        // A mistyped device: its volume would be a file in the host's memory.
+        return Err(
+            Failure::new("no such device, and images are not made in /dev")
+                .at(args.image.display()),
+        );
+    }
     builder = match args.size.as_deref().or(args.fs_size.as_deref()) {
         Some("auto") => builder.size_auto(args.free),
         Some(_) if args.free > 0 => {

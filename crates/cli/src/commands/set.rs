@@ -52,7 +52,7 @@ fn settings(args: &SetArgs) -> Result<Settings> {
         let bytes = setting.as_bytes();
         let Some(at) = bytes.iter().position(|b| *b == b'=') else {
             return Err(Failure::usage(format_args!(
-                "`{}` is no NAME=VALUE",
+                "`{}`: a setting is NAME=VALUE",
                 setting.display()
             )));
         };
@@ -77,7 +77,7 @@ fn settings(args: &SetArgs) -> Result<Settings> {
             }
             _ => {
                 return Err(Failure::usage(format_args!(
-                    "nothing is called `{}` (there are label, uuid, reserved, errors, hash-seed, default-options, features, journal-size)",
+                    "unknown setting `{}`; the settings are label, uuid, reserved, errors, hash-seed, default-options, features, journal-size",
                     String::from_utf8_lossy(name)
                 )));
             }

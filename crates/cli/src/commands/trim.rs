@@ -47,11 +47,25 @@ fn mounted(args: &TrimArgs) -> Result<u64> {
     if args.zero {
         return Err(Failure::usage("--zero is for images, not for mounts"));
     }
+    // The ioctl works on any directory, and would trim the file system that a mistyped path lies on.
+    if !is_mount_point(&args.path)? {
+        return Err(Failure::new("not a mount point, and not an image"));
+    }
     let directory = File::open(&args.path)?;
     blockwright_device::trim_mounted(&directory).map_err(|e| match e.raw_os_error() {
         Some(95 | 25) => Failure::new("the file system or its device cannot discard"),
         _ => e.into(),
     })
+}
+
+/// Whether a file system is mounted on this directory.
+fn is_mount_point(path: &Path) -> Result<bool> {
+    let flags = rustix::fs::StatxFlags::BASIC_STATS;
+    let stat = rustix::fs::statx(rustix::fs::CWD, path, rustix::fs::AtFlags::empty(), flags)
+        .map_err(std::io::Error::from)?;
+    // Linux 5.8 and newer say so. An older kernel lets the directory pass.
+    let root = rustix::fs::StatxAttributes::MOUNT_ROOT;
+    Ok(!stat.stx_attributes_mask.contains(root) || stat.stx_attributes.contains(root))
 }
 
 fn image(path: &Path, zero: bool) -> Result<u64> {

@@ -118,7 +118,7 @@ pub fn tune(args: &TuneArgs) -> Result<()> {
         };
         let Some(known) = all.iter().find(|t| t.name == name) else {
             return Err(Failure::usage(format_args!(
-                "nothing is called `{name}`; without a name all are listed"
+                "unknown tunable `{name}`; without a name, all are listed"
             ))
             .at(place));
         };

@@ -36,7 +36,7 @@ pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     ];
     if let Some((name, _)) = others.iter().find(|(_, asked)| *asked) {
         return Err(ReshapeError::Unsupported(format!(
-            "{name} of f2fs volumes is not changed"
+            "the setting `{name}` cannot be changed on f2fs; `label` and `uuid` can"
         )));
     }
     let mut head = vec![0; HEAD];
