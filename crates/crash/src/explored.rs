@@ -31,8 +31,8 @@ pub struct Explored {
     pub refilled: u64,
     /// Bytes of ranges that were copied.
     pub copied: u64,
-    /// Direct writes for which blocks were at hand.
+    /// Direct writes for which blocks were available.
     pub preallocated: u64,
-    /// Those finished by the thread that they landed in.
+    /// Those finished by the thread that completed them.
     pub finished_here: u64,
 }

@@ -247,7 +247,7 @@ pub(crate) fn in_parallel(
 #[derive(Default)]
 struct Flight {
     state: Mutex<(usize, Option<DeviceError>)>,
-    landed: Condvar,
+    completed: Condvar,
 }
 
 /// Most writes under way at once.
@@ -258,7 +258,7 @@ impl Flight {
     fn wait(&self, most: usize) -> Result<()> {
         let mut state = self.state.lock();
         while state.0 > most {
-            self.landed.wait(&mut state);
+            self.completed.wait(&mut state);
         }
         match &state.1 {
             Some(error) => Err(error.clone().into()),
@@ -322,7 +322,7 @@ impl<'a> BlockWriter<'a> {
                 state.1.get_or_insert(error);
             }
             drop(state);
-            flight.landed.notify_all();
+            flight.completed.notify_all();
         });
         request.flags = Flags::META;
         self.device.submit(request);

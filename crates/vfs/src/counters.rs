@@ -19,7 +19,7 @@ pub(crate) struct Counters {
     pub(crate) read_past: Counter,
     pub(crate) write_past: Counter,
     pub(crate) writeback_runs: AtomicU64,
-    /// Times that cleaning was asked for by writeback, because reserved room was not at hand.
+    /// Times that cleaning was asked for by writeback, because reserved room was not available.
     pub(crate) reserved_waits: AtomicU64,
     /// Reserved bytes that found no room, and were lost.
     pub(crate) reserved_bytes_lost: AtomicU64,

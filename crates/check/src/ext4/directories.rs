@@ -28,7 +28,7 @@ pub(super) struct DirPass {
     /// Hashes of the names seen.
     names: HashSet<u64>,
     hasher: RandomState,
-    /// The type the entry at hand records, whether it is one or not.
+    /// The type that the current entry records, valid or not.
     stored_kind: u8,
     pub dotdot: Ino,
 }

@@ -20,7 +20,7 @@ pub fn umask() -> u32 {
     old.as_raw_mode()
 }
 
-/// Where something lands that is put at `to`: inside it when that is a directory.
+/// The path that a file gets when it is moved to `to`: inside `to` when that is a directory.
 fn landing(image: &Image, to: &[u8], name: &[u8], must_be_dir: bool) -> Result<Vec<u8>> {
     let found = image.find(to, true)?;
     match found {

@@ -267,7 +267,7 @@ impl RecordingDevice {
             let mut entries = log[start..cut].to_vec();
             drop(log);
             for entry in &mut entries {
-                // Indices relative to the part at hand.
+                // Indices relative to the current part.
                 entry.completed = entry.completed.map(|at| at.saturating_sub(start));
             }
             (start, image.snapshot(), entries)

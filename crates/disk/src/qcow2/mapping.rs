@@ -278,7 +278,7 @@ impl Core {
     }
 
     /// Whether the table for an offset is in memory, or needs not be.
-    pub fn is_at_hand(&self, offset: u64) -> bool {
+    pub fn is_in_memory(&self, offset: u64) -> bool {
         let index = self.place(offset).0;
         self.tables.contains_key(&index) || self.l1.get(index).is_none_or(|raw| raw & OFFSET == 0)
     }

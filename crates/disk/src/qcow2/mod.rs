@@ -184,7 +184,7 @@ impl Shared {
         };
         let (offset, bytes) = (request.offset.0, request.op.bytes());
         let mut core = self.core.try_lock()?;
-        if bytes == 0 || !core.is_at_hand(offset) {
+        if bytes == 0 || !core.is_in_memory(offset) {
             return None;
         }
         let run = core.run(offset, offset + bytes).ok()?;

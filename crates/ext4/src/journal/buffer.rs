@@ -437,8 +437,8 @@ impl MetaCache {
     /// A buffer for a block whose old contents do not matter: zeroed, taken as `kind`.
     pub(crate) fn fresh(&self, block: BlockNo, kind: BlockKind) -> Result<BufferRef> {
         let buffer = self.inner.obtain(block, Use::Apart)?;
-        // A read-ahead of the block's former life may be under way: let it land first, or it would
-        // overwrite what is put here.
+        // A read-ahead of the block's former life may be under way: let it complete first, or it
+        // would overwrite what is put here.
         let _ = buffer.claim();
         buffer.finish_load(Some(Arc::new(AlignedBuf::zeroed(self.block_bytes()))));
         buffer.verified.store(kind.code(), Ordering::Release);

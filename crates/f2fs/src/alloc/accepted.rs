@@ -135,7 +135,7 @@ impl Segments {
     }
 }
 
-/// For tests: room that is not at hand, without a volume that is full in just the right way.
+/// For tests: room that is not available, without a volume that is full in just the right way.
 #[cfg(debug_assertions)]
 impl Segments {
     /// Accepted data finds no room until cleaning was asked for this many times.

@@ -14,10 +14,10 @@
 //! - A name with any other byte that is not UTF-8 is not folded: it is compared and hashed byte by byte.
 //!
 //! # Exactness
-//! The tables at hand are those of a later Unicode version. They differ from 12.1 only in characters
-//! assigned since; Unicode guarantees that mappings and decompositions of assigned characters never
-//! change. So names with such newer characters can be read, and found by their exact
-//! bytes, but not created: an entry under a wrong hash could not be found by others.
+//! The tables of the crate `unicode-normalization` are those of a later Unicode version. They differ
+//! from 12.1 only in characters assigned since; Unicode guarantees that mappings and decompositions
+//! of assigned characters never change. So names with such newer characters can be read, and found
+//! by their exact bytes, but not created: an entry under a wrong hash could not be found by others.
 
 use std::borrow::Cow;
 
@@ -283,7 +283,7 @@ mod tests {
         assert!(!same("\u{10570}", "\u{10597}"));
     }
 
-    /// A later version of the tables at hand may know more characters: those belong into [`NEWER`]. (Which of them
+    /// A later version of these tables may know more characters: those belong into [`NEWER`]. (Which of them
     /// Unicode 12.1 has, `perl -e` tells with `\p{Present_In: 12.1}`.)
     #[test]
     fn no_character_is_newer_than_the_encoding() {

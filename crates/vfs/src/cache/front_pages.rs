@@ -105,8 +105,8 @@ impl FrontPages {
         earlier.any(|(_, r)| r.start < range.end && range.start < r.end)
     }
 
-    /// A direct write of this range has landed. The range that the front end must drop before the writer gets its answer, if it
-    /// may hold any of it.
+    /// A direct write of this range has completed. The range that the front end must drop before the writer gets its answer, if
+    /// it may hold any of it.
     #[must_use = "the writer must not be told before that was dropped"]
     pub fn begin_drop(&self, range: &Range<u64>) -> Option<Range<u64>> {
         let range = pages(range);

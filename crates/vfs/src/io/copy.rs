@@ -82,8 +82,8 @@ struct Copier<'a> {
     to: &'a Arc<Handle>,
     /// The same files, past the cache; made when first needed.
     direct: Option<(Arc<Handle>, Arc<Handle>)>,
-    /// How many pieces are written at a time: only one if there might be no room for all. A piece that landed behind one for which
-    /// there was none would make the file longer than what was copied.
+    /// How many pieces are written at a time: only one if there might be no room for all. A piece that completed behind one for
+    /// which there was none would make the file longer than what was copied.
     window: usize,
     /// Those read first come first.
     reads: VecDeque<PieceRead>,
@@ -159,7 +159,7 @@ impl Core {
     /// Raises a file's size to `size`, with a hole.
     fn grow(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
         let lock = inode.lock.write();
-        // Writes that extend the file and fly say where its end is when they have landed.
+        // Writes in flight that extend the file set its end when they have completed.
         inode.pages.wait_allocating(&(0..u64::MAX));
         if inode.size() < size {
             self.truncate(inode, size, &lock)?;

@@ -534,8 +534,8 @@ impl Core {
         stream.drain();
     }
 
-    /// As [`Core::write_range`], for callers that hold no lock: where reserved room is not at hand, the engine cleans, and what stayed
-    /// dirty is written then.
+    /// As [`Core::write_range`], for callers that hold no lock: where reserved room is not available, the engine cleans, and what
+    /// stayed dirty is written then.
     pub(crate) fn write_range_and_clean(&self, inode: &Arc<Inode>, range: Range<u64>) {
         self.with_cleaning(|without_room| {
             if inode.pages.lock().is_idle() {
