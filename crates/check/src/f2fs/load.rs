@@ -27,7 +27,7 @@ impl Checker {
         };
         let mut checker = Self::new(opened, options.progress.clone());
         checker.changes += u64::from(anew);
-        checker.find_recoverable()?;
+        let recoverable = checker.find_recoverable()?;
         let flags = checker.pack.checkpoint.flags();
         if flags.intersects(CheckpointFlags::DISABLED | CheckpointFlags::DISABLED_QUICK) {
             checker.problem(IssueKind::CheckpointDisabled);
@@ -37,6 +37,7 @@ impl Checker {
         let journals = checker.load_pack()?;
         checker.load_nat(&journals.nat)?;
         checker.load_sit(&journals.sit)?;
+        checker.check_recoverable(&recoverable)?;
         checker.report_progress(Phase::Volume, 1, 1);
         Ok(checker)
     }
