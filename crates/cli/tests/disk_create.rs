@@ -2,12 +2,14 @@
 
 mod common;
 
+use blockwright_test_support::uml;
 use common::run::{bw, good, hash, json, refused, source_tree};
 use common::{Scratch, e2fsck_clean, fsck_f2fs_clean, have, have_fuse, ok, output, program};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -508,6 +510,121 @@ fn a_partition_is_added_and_another_one_grows() {
         2,
         &["needs a partition"],
     );
+}
+
+/// A first program without libraries: see its head.
+fn first_program(scratch: &Scratch) -> PathBuf {
+    let program = scratch.path("init");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/boot/init.c");
+    let mut cc = Command::new("cc");
+    ok(cc.args(["-static", "-Os", "-o"]).arg(&program).arg(source));
+    program
+}
+
+/// An archive for an initial RAM disk, in cpio's "newc" format.
+fn initial_ram_disk(files: &[(&str, PathBuf)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let contents = |path: &PathBuf| fs::read(path).unwrap();
+    let files = files.iter().map(|(name, path)| (*name, contents(path)));
+    for (number, (name, data)) in (1..).zip(files.chain([("TRAILER!!!", Vec::new())])) {
+        let (length, name_length) = (data.len(), name.len() + 1);
+        out.extend(b"070701");
+        for field in [
+            number,
+            0o100_755,
+            0,
+            0,
+            1,
+            0,
+            length,
+            0,
+            0,
+            0,
+            0,
+            name_length,
+            0,
+        ] {
+            out.extend(format!("{field:08X}").bytes());
+        }
+        for part in [[name.as_bytes(), b"\0"].concat(), data] {
+            out.extend(part);
+            out.resize(out.len().next_multiple_of(4), 0);
+        }
+    }
+    out
+}
+
+/// Linux has its root on a partition that `disk create` made, writes to it, and powers off. `cargo xtask boot` does this with a whole Debian.
+#[test]
+fn linux_boots_from_a_disk_made_by_one_command() {
+    if !uml::available()
+        || !["cc", "e2fsck", "fsck.f2fs", "qemu-img"]
+            .into_iter()
+            .all(have)
+    {
+        return;
+    }
+    let scratch = Scratch::new();
+    let tree = source_tree(&scratch, "tree");
+    let init = first_program(&scratch);
+    for dir in ["sbin", "proc", "dev"] {
+        fs::create_dir_all(tree.join(dir)).unwrap();
+    }
+    fs::copy(&init, tree.join("sbin/init")).unwrap();
+    let modules = fs::read_dir("/usr/lib/uml/modules").unwrap();
+    let modules = modules.last().unwrap().unwrap().path().join("kernel");
+    let ram_disk = scratch.path("initrd");
+    let files = [
+        ("init", init),
+        ("crc32_generic.ko", modules.join("crypto/crc32_generic.ko")),
+        ("f2fs.ko", modules.join("fs/f2fs/f2fs.ko")),
+    ];
+    fs::write(&ram_disk, initial_ram_disk(&files)).unwrap();
+    let on_f2fs = [format!("initrd={}", ram_disk.display())];
+    let on_ext4 = ["root=/dev/ubda2".to_owned(), "rootfstype=ext4".to_owned()];
+    for (kind, size, arguments) in [("ext4", "auto+8M", &on_ext4[..]), ("f2fs", "64M", &on_f2fs)] {
+        let disk = &scratch.path(&format!("{kind}.qcow2"));
+        let root = format!("root={}:{kind}:{size}", tree.display());
+        let args = [
+            "disk",
+            "create",
+            "-q",
+            "--gpt",
+            "-o",
+            "IMAGE",
+            "boot=:ext4:4M",
+            &root,
+        ];
+        good(disk, &[&args[..], &["home=:f2fs:64M"]].concat());
+        let raw = &scratch.path("disk.raw");
+        let _absent = fs::remove_file(raw);
+        good(
+            disk,
+            &["disk", "convert", "-q", "IMAGE", raw.to_str().unwrap()],
+        );
+        let out = scratch.dir(&format!("out-{kind}"));
+        let console = uml::boot(&out, raw, arguments, Duration::from_secs(120));
+        let mounts = output(&mut bw(raw, &["cat", "IMAGE:p2:/mounts-inside"]));
+        let mounts = String::from_utf8_lossy(&mounts.stdout).into_owned();
+        assert!(
+            mounts.contains(&format!(" / {kind} rw")),
+            "{mounts}\n{console}"
+        );
+        // In the container again: the same file, and nothing is wrong.
+        let after = &scratch.path(&format!("after-{kind}.qcow2"));
+        good(
+            raw,
+            &["disk", "convert", "-q", "IMAGE", after.to_str().unwrap()],
+        );
+        assert_eq!(good(after, &["cat", "IMAGE:p=root:/mounts-inside"]), mounts);
+        good(after, &["check", "-n", "IMAGE:p2"]);
+        verify(raw);
+        let volume = extracted(&scratch, after, "p2");
+        match kind {
+            "ext4" => e2fsck_clean(&volume, "the root that was booted"),
+            _ => fsck_f2fs_clean(&volume, "the root that was booted"),
+        }
+    }
 }
 
 /// The commands of a section of README: lines of its first block that begin with `$ `, without their remarks.

@@ -69,23 +69,48 @@ pub fn run(out: &Path, images: &[&Path], script: &str, limit: Duration) -> Strin
     std::fs::write(&init, text).expect("a script");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&init, mode).expect("a mode");
+    let mut arguments = vec![
+        "mem=512M".to_owned(),
+        "rootfstype=hostfs".to_owned(),
+        format!("init={}", init.display()),
+    ];
+    for (n, image) in images.iter().enumerate() {
+        arguments.push(format!("ubd{n}={}", image.display()));
+    }
+    power(out, &arguments, limit);
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_default();
+    let (status, log) = (read("status"), read("log"));
+    assert!(
+        status.trim() == "0",
+        "status {status:?}:\n{log}\n{}\n{}",
+        read("dmesg"),
+        read("console")
+    );
+    log
+}
+
+/// Boots Linux from a disk, with nothing of the host in it, and waits for the power to go off. `arguments` say where the root is. The result is what is on
+/// the console.
+///
+/// # Panics
+/// When the limit passes.
+pub fn boot(out: &Path, disk: &Path, arguments: &[String], limit: Duration) -> String {
+    let mut all = vec!["mem=128M".to_owned(), "panic=1".to_owned()];
+    all.push(format!("ubd0={}", disk.display()));
+    all.extend_from_slice(arguments);
+    power(out, &all, limit);
+    std::fs::read_to_string(out.join("console")).unwrap_or_default()
+}
+
+/// Runs Linux until the power goes off. Its console is written to a file in `out`.
+fn power(out: &Path, arguments: &[String], limit: Duration) {
     let console = std::fs::File::create(out.join("console")).expect("a file");
     let mut command = Command::new("linux.uml");
     command
         .envs(blockwright_oracles::uml_environment())
-        .args([
-            "mem=512M",
-            "rootfstype=hostfs",
-            "rw",
-            "con=null",
-            "con0=null,fd:1",
-        ])
-        .arg(format!("init={}", init.display()))
-        .arg(format!("uml_dir={}/", out.display()));
-    for (n, image) in images.iter().enumerate() {
-        command.arg(format!("ubd{n}={}", image.display()));
-    }
-    command
+        .args(["rw", "con=null", "con0=null,fd:1"])
+        .arg(format!("uml_dir={}/", out.display()))
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(console.try_clone().expect("a file"))
         .stderr(console)
@@ -102,12 +127,4 @@ pub fn run(out: &Path, images: &[&Path], script: &str, limit: Duration) -> Strin
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    let (status, log) = (read("status"), read("log"));
-    assert!(
-        status.trim() == "0",
-        "status {status:?}:\n{log}\n{}\n{}",
-        read("dmesg"),
-        read("console")
-    );
-    log
 }
