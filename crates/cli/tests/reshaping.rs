@@ -266,6 +266,27 @@ fn sizes_of_f2fs() {
 }
 
 #[test]
+fn a_mounted_f2fs_volume_names_what_makes_it_grow() {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (scratch.path("image"), scratch.dir("mnt"));
+    our_mkfs(&image, &["-t", "f2fs"], "64M");
+    let mounted = Mounted::new(&image, &mnt, "");
+    let out = output(program().arg("resize").arg(&mnt).arg("+64M"));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        !out.status.success() && said.contains("Unmount it"),
+        "{said}"
+    );
+    assert_eq!(fs::metadata(&image).expect("there").len(), 64 << 20);
+    mounted.unmount();
+    ok(program().arg("resize").arg(&image).arg("+64M"));
+    assert_eq!(info(&image)["size"], 128 << 20);
+}
+
+#[test]
 fn a_mounted_volume_grows_while_it_is_written() {
     if !have_fuse() || !have("e2fsck") {
         return;

@@ -17,8 +17,8 @@ use blockwright_ondisk::f2fs::node::{NodeOffset, PER_NODE};
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Ino};
 use blockwright_vfs as vfs;
 use blockwright_vfs::engine::{
-    Attributes, Data, FallocMode, Format, Host, Intent, Mapping, Names, Rename, Space, SyncScope,
-    Volume, WriteTarget,
+    Attributes, Data, FallocMode, Format, Grown, Host, Intent, Mapping, Names, NewSize, Rename,
+    Space, SyncScope, Volume, WriteTarget,
 };
 use blockwright_vfs::locks::{Mutex, Rank};
 use blockwright_vfs::types::{
@@ -350,6 +350,14 @@ impl Space for F2fs {
 
     fn may_go_inline(&self, inode: &Inode) -> bool {
         self.fs.data.may_go_inline(inode)
+    }
+
+    /// The areas of checkpoints, SIT, NAT and SSA lie in front of the main area, and grow with the volume. To make room for them, the beginning of the main
+    /// area is emptied and the whole layout is written in another place, from which no running engine could read.
+    fn grow(&self, _size: NewSize) -> Result<Grown> {
+        Err(Error::new(ErrorKind::Unsupported, "grow").detail(
+            "an f2fs volume does not grow while it is mounted: its tables lie in front of the data. Unmount it, and run `blockwright resize IMAGE SIZE`",
+        ))
     }
 
     fn make_room(&self, bytes: u64) {
