@@ -26,7 +26,7 @@ const LOADER: &str = "/usr/lib/systemd/boot/efi/systemd-bootx64.efi";
 /// The message of the system when it is up.
 const MARKER: &str = "blockwright: the system is up";
 /// The longest that the machine may take, in seconds: it is emulated.
-const BOOT_SECONDS: &str = "600";
+const BOOT_SECONDS: &str = "1800";
 
 const SERVICE: &str = "[Unit]
 Description=Says that the system is up, and powers off
@@ -174,9 +174,9 @@ fn esp_tree(dir: &Path, root: &Path) -> Result<PathBuf, String> {
 fn boot() -> Result<(), String> {
     install()?;
     let mut build = Command::new(cargo_path());
-    build.args(["build", "--release", "--quiet", "-p", "blockwright-cli"]);
+    build.args(["build", "--quiet", "-p", "blockwright-cli"]);
     run_tool(build.current_dir(workspace()))?;
-    let program = target_dir().join("release/blockwright");
+    let program = target_dir().join("debug/blockwright");
     let dir = target_dir().join("boot");
     file(&dir, fs::create_dir_all(&dir))?;
     let root = root_archive(&dir)?;
