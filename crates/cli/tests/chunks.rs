@@ -206,3 +206,81 @@ fn what_is_wrong_with_an_address_is_said() {
         &["the index", "disk.caibx"],
     );
 }
+
+/// Of two builds, the second one is laid over the first one, which is in chunks: most of its chunks are in the store already.
+#[test]
+fn a_build_over_another_one_shares_its_chunks() {
+    if !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let tree = scratch.dir("tree");
+    // Bytes that neither repeat nor compress, so that cuts come as often as in real data.
+    let content = |n: usize, len: usize| -> Vec<u8> {
+        let mut state = n as u64 + 1;
+        let byte = |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005);
+            state = state.wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        (0..len).map(byte).collect()
+    };
+    for n in 0..400 {
+        let file = tree.join(format!("{n:03}"));
+        fs::write(file, content(n, 5_000 + n * 97 % 30_000)).unwrap();
+    }
+    let (store, from) = (scratch.path("store"), tree.to_str().unwrap());
+    let make = |name: &str, more: &[&str]| -> PathBuf {
+        let image = scratch.path(name);
+        let args = [
+            "mkfs",
+            "--sandbox=require",
+            "-q",
+            "--size",
+            "64M",
+            "--from",
+            from,
+        ];
+        let mut command = bw(&image, &args);
+        command.env("SOURCE_DATE_EPOCH", "1700000000");
+        ok(command.args(more).arg(&image));
+        image
+    };
+    let new_chunks = |image: &Path, store: &Path| {
+        let index = format!("{}.caibx", image.display());
+        let store = store.to_str().unwrap();
+        let args = [
+            "chunk", "make", "--json", "--store", store, "-o", &index, "IMAGE",
+        ];
+        json(image, &args)["new_chunks"].as_u64().unwrap()
+    };
+    let first = make("first.img", &[]);
+    let all = new_chunks(&first, &store);
+    // The build without a base is compared in a store of its own.
+    let other = scratch.path("other");
+    ok(Command::new("cp").arg("-a").arg(&store).arg(&other));
+    // Some files grow, one goes, one comes in front of all others.
+    for n in [20, 21, 22] {
+        let file = tree.join(format!("{n:03}"));
+        fs::write(file, content(n, 60_000)).unwrap();
+    }
+    fs::remove_file(tree.join("300")).unwrap();
+    fs::write(tree.join("000-new"), content(999, 9_000)).unwrap();
+    let address = format!("chunks:{}.caibx?store={}", first.display(), store.display());
+    fs::remove_file(&first).unwrap();
+    let over = make("over.img", &["--base", &address]);
+    let alone = make("alone.img", &[]);
+    ok(Command::new("e2fsck").arg("-fn").arg(&over));
+    let tar = |image: &Path, name: &str| {
+        let out = scratch.path(name);
+        good(image, &["export", "-o", out.to_str().unwrap(), "IMAGE"]);
+        fs::read(&out).unwrap()
+    };
+    assert!(tar(&over, "over.tar") == tar(&alone, "alone.tar"));
+    let (over, alone) = (new_chunks(&over, &store), new_chunks(&alone, &other));
+    println!("{all} chunks; {over} new ones over the base, {alone} without it");
+    assert!(over < alone && over * 4 < all, "{over}, {alone} of {all}");
+    let index = scratch.path("first.img.caibx");
+    let mut command = bw(&scratch.path("x.img"), &["mkfs", "--size", "64M", "--base"]);
+    refused(command.arg(&index).arg("x.img"), 2, &["needs a store"]);
+}

@@ -23,6 +23,7 @@
 //! References: pax(1) and tar(5) for archives; `image` and `policy` name theirs.
 
 mod archive;
+mod base;
 mod budget;
 mod data;
 mod digest;
@@ -151,6 +152,8 @@ pub struct VolumeBuilder {
     /// Distinguishes the volume from others with the same contents, for the UUID: its place on a
     /// disk.
     salt: String,
+    /// An earlier build.
+    base: Option<SharedDevice>,
 }
 
 impl Default for VolumeBuilder {
@@ -195,6 +198,7 @@ impl VolumeBuilder {
             policy: EntryPolicy::new(),
             progress: Box::new(|_| ()),
             salt: String::new(),
+            base: None,
         }
     }
 
@@ -443,6 +447,17 @@ impl VolumeBuilder {
         }
     }
 
+    /// An earlier build of the volume (ext2, ext3 or ext4): files and directories that are there as well get the same inode numbers, and the same blocks if
+    /// they need no more of them. So images of consecutive builds share most of their bytes. The contents are those of the sources in any case.
+    ///
+    /// Checksums start from the earlier volume's seed (feature `metadata_csum_seed`, unless [`VolumeBuilder::features`] names it), and directories are
+    /// hashed with its seed, because the UUID is another one.
+    #[must_use]
+    pub fn base(mut self, volume: SharedDevice) -> Self {
+        self.base = Some(volume);
+        self
+    }
+
     /// Lays the sources over one another. `device_bytes`: the size of what the volume is made on.
     fn gather(
         &self,
@@ -538,6 +553,10 @@ impl VolumeBuilder {
                 return Err(not_for_f2fs(option));
             }
         }
+        if self.base.is_some() {
+            let what = "an f2fs volume is a log, and is not laid over an earlier build";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
         let label = String::from_utf8(o.label.clone())
             .map_err(|_| Error::new(ErrorKind::Invalid, "an f2fs label is text"))?;
         Ok(f2fs::FormatOptions {
@@ -555,7 +574,7 @@ impl VolumeBuilder {
     fn target(&self, before: Before, tree: &LayerTree) -> Result<TargetOptions> {
         let options = |before| -> Result<TargetOptions> {
             Ok(match self.format {
-                Format::Ext4 => TargetOptions::Ext4(self.format_options_for(before)?),
+                Format::Ext4 => TargetOptions::Ext4(self.format_options_for(before)?, None),
                 Format::F2fs => TargetOptions::F2fs(self.f2fs_options(before)?),
             })
         };
@@ -565,6 +584,9 @@ impl VolumeBuilder {
         if self.epoch.is_some() && self.options.uuid.is_none() {
             let uuid = digest::uuid(tree, &self.size_text(), &format!("{neutral:?}"))?;
             options.set_uuid(uuid);
+        }
+        if let Some(base) = &self.base {
+            options.lay_over(base::read(base, &tree.tree)?)?;
         }
         Ok(options)
     }

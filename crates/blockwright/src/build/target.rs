@@ -80,7 +80,7 @@ impl BuildReport {
 /// Options of the format to make.
 #[derive(Debug)]
 pub(crate) enum TargetOptions {
-    Ext4(ext4::FormatOptions),
+    Ext4(ext4::FormatOptions, Option<Box<ext4::Base>>),
     F2fs(f2fs::FormatOptions),
 }
 
@@ -94,15 +94,34 @@ impl TargetOptions {
     /// Sets the volume's UUID.
     pub fn set_uuid(&mut self, uuid: [u8; 16]) {
         match self {
-            TargetOptions::Ext4(o) => o.uuid = Some(uuid),
+            TargetOptions::Ext4(o, _) => o.uuid = Some(uuid),
             TargetOptions::F2fs(o) => o.uuid = Some(uuid),
         }
+    }
+
+    /// Takes over what the tree has in common with an earlier build. Options that were given stay.
+    pub fn lay_over(&mut self, base: ext4::Base) -> Result<()> {
+        let TargetOptions::Ext4(o, over) = self else {
+            // Refused when the options were made.
+            return Ok(());
+        };
+        o.block_bytes.get_or_insert(base.block_bytes);
+        o.hash_seed.get_or_insert(base.hash_seed);
+        let named = o.features.contains("metadata_csum_seed");
+        if base.checksum_seed.is_some() && !named && o.effective_features()?.metadata_csum() {
+            let comma = if o.features.is_empty() { "" } else { "," };
+            o.features += &format!("{comma}metadata_csum_seed");
+        }
+        *over = Some(Box::new(base));
+        Ok(())
     }
 
     /// Plans a volume of a size.
     pub fn plan(&self, tree: &Tree, bytes: u64) -> Result<TargetPlan> {
         Ok(match self {
-            TargetOptions::Ext4(o) => TargetPlan::Ext4(Box::new(ext4::plan(o, tree, bytes)?)),
+            TargetOptions::Ext4(o, base) => {
+                TargetPlan::Ext4(Box::new(ext4::plan_over(o, tree, bytes, base.as_deref())?))
+            }
             TargetOptions::F2fs(o) => TargetPlan::F2fs(Box::new(f2fs::plan(o, tree, bytes)?)),
         })
     }
@@ -111,7 +130,9 @@ impl TargetOptions {
     pub fn smallest(&self, tree: &Tree, free_bytes: u64) -> Result<TargetPlan> {
         let goal = SizeGoal { free_bytes };
         Ok(match self {
-            TargetOptions::Ext4(o) => TargetPlan::Ext4(Box::new(ext4::smallest(o, tree, goal)?.1)),
+            TargetOptions::Ext4(o, base) => TargetPlan::Ext4(Box::new(
+                ext4::smallest_over(o, tree, goal, base.as_deref())?.1,
+            )),
             TargetOptions::F2fs(o) => TargetPlan::F2fs(Box::new(f2fs::smallest(o, tree, goal)?.1)),
         })
     }

@@ -75,6 +75,10 @@ pub struct MkfsArgs {
     /// One inode for this many bytes of volume
     #[arg(short = 'i', long, value_name = "BYTES", value_parser = parse_size)]
     pub bytes_per_inode: Option<u64>,
+    /// Lay the volume over an earlier build of it (ext2, ext3, ext4): what both have keeps its inode numbers and blocks, so that their images share chunks
+    /// (`blockwright chunk`). An image, a partition of one, or chunks:INDEX?store=STORE
+    #[arg(long, value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
+    pub base: Option<PathBuf>,
     /// Number of inodes
     #[arg(short = 'N', long, value_name = "COUNT")]
     pub inodes: Option<u64>,

@@ -11,7 +11,7 @@ use blockwright::VolumeBuilder;
 use blockwright::build::{BuildDetails, BuildProgress, BuildReport};
 use blockwright::verity::{self, Verity, VerityOptions};
 use blockwright_chunks::ChunkAddress;
-use blockwright_device::{DevOffset, NbdAddress, OpenMode};
+use blockwright_device::{DevOffset, NbdAddress, OpenMode, SharedDevice};
 use blockwright_disk::Place;
 use blockwright_disk::container::{self, detect_file};
 use blockwright_fuse::{Event, SignalWatch};
@@ -303,6 +303,9 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
     if let Some(platform) = &args.platform {
         builder = builder.platform(platform).map_err(Failure::usage)?;
     }
+    if let Some(base) = &args.base {
+        builder = builder.base(base_device(base)?);
+    }
     builder = builder
         .keep_image_config(args.keep_config)
         .entries(policy(&args.entries)?);
@@ -310,6 +313,18 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
         builder = source.put_into(builder);
     }
     Ok(builder)
+}
+
+/// The earlier build that `--base` names.
+fn base_device(base: &Path) -> Result<SharedDevice> {
+    let is_index = base.extension().is_some_and(|e| e == "caibx");
+    if is_index && ChunkAddress::parse(base).is_none() {
+        return Err(Failure::usage(format_args!(
+            "--base {0}: an index of chunks needs a store: 'chunks:{0}?store=STORE'",
+            base.display()
+        )));
+    }
+    crate::wall::device(base, OpenMode::read_only()).at(base.display())
 }
 
 /// The time that makes what is built reproducible.

@@ -374,6 +374,9 @@ fn making(args: &MkfsArgs) -> Result<()> {
         // Nothing can be spooled beside a device.
         host.write.push(std::env::temp_dir());
     }
+    if let Some(base) = &args.base {
+        hold(base, OpenMode::read_only());
+    }
     raise(Plan {
         host: Some(host),
         ..Plan::default()

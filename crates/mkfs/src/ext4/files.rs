@@ -4,10 +4,10 @@ use super::mapping::MapRun;
 use super::space::Space;
 use super::xattrs::Stored;
 use crate::flags::{Flags, Kept};
-use crate::tree::VerityMetadata;
+use crate::tree::{Node, VerityMetadata};
 use crate::{MkfsError, Result};
 use blockwright_ondisk::ext4::dir_layout::Entry;
-use blockwright_ondisk::ext4::types::NAME_MAX;
+use blockwright_ondisk::ext4::types::{LINK_MAX, NAME_MAX};
 use blockwright_ondisk::ext4::{Features, FileKind, Geometry, Incompat, Ino, RoCompat};
 
 /// Whether a directory entry may have this name.
@@ -106,7 +106,7 @@ pub(crate) fn take_ranges(
         let mut at = (start / ratio * ratio).max(done);
         let end = end.next_multiple_of(ratio);
         while at < end {
-            let run = space.take(end - at);
+            let run = space.take_run(end - at);
             runs.push(MapRun {
                 logical: at,
                 physical: run.start,
@@ -126,6 +126,25 @@ pub(crate) fn cut_at(runs: &mut Vec<MapRun>, end: u64) {
         r.len = r.len.min(end.saturating_sub(r.logical));
         r.len > 0
     });
+}
+
+/// As many blocks as mke2fs gives lost+found: 16 KiB, within its direct blocks.
+pub(crate) fn lost_found_blocks(block_bits: u32) -> u64 {
+    (16_384 >> block_bits).clamp(2, 12)
+}
+
+/// A directory with more subdirectories than can be counted says 1; files have their limit.
+pub(crate) fn link_count(node: &Node, links: u32, f: &Features) -> Result<u16> {
+    if links <= LINK_MAX {
+        return Ok(links as u16);
+    }
+    if node.kind == FileKind::Directory && f.has_ro_compat(RoCompat::DIR_NLINK) {
+        return Ok(1);
+    }
+    Err(MkfsError::Tree {
+        name: String::new(),
+        reason: format!("it has {links} names, {LINK_MAX} are possible"),
+    })
 }
 
 #[cfg(test)]

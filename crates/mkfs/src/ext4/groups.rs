@@ -1,6 +1,6 @@
 //! Group descriptors and bitmaps of a planned volume.
 
-use super::plan::{Content, Plan};
+use super::planned::{Content, Plan};
 use crate::options::Before;
 use blockwright_ondisk::ext4::{
     BlockNo, ChecksumKind, FormatError, GroupDesc, GroupFlags, GroupNo,

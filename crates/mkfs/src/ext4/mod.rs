@@ -12,12 +12,14 @@
 //! A plan is a function of options and tree alone. With `uuid` and `now` given, the same input
 //! makes the same bytes; nothing else is random, and no clock is read.
 
+mod base;
 mod files;
 mod groups;
 mod layout;
 mod mapping;
 mod options;
 mod plan;
+mod planned;
 mod shape;
 mod size;
 mod space;
@@ -28,9 +30,11 @@ mod xattrs;
 pub use crate::options::Before;
 pub use crate::options::SizeGoal;
 pub use crate::output::{DataSource, Progress};
+pub use base::{Base, BaseFile};
 pub use options::{FormatOptions, FsType};
-pub use plan::{FormatReport, Plan, plan};
-pub use size::smallest;
+pub use plan::{plan, plan_over};
+pub use planned::{FormatReport, Plan};
+pub use size::{smallest, smallest_over};
 pub use write::write;
 
 use crate::Result;

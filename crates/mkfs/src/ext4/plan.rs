@@ -4,23 +4,22 @@
 //! files; all directories, attribute blocks and long symlinks with their owners; file data in the
 //! order of the walk. So a cold walk reads one stretch, and every file lies in one piece.
 
-use super::files::{self, kept_flags};
+use super::base::{self, Base};
+use super::files::{self, kept_flags, link_count, lost_found_blocks};
 use super::layout::{GroupPlace, Layout};
 use super::mapping::{self, MapRun, MetaBlock};
 use super::options::FormatOptions;
+use super::planned::{Content, Plan, PlannedInode};
 use super::shape::{Shape, check_inode_bytes, default_block_bytes};
-use super::space::Space;
+use super::space::{Run, Space};
 use super::special;
 use super::xattrs::{self, Placed, Stored, ValueInodes};
-use crate::flags::Kept;
-use crate::options::Before;
 use crate::tree::{Node, NodeId, Tree, block_ranges};
 use crate::{MkfsError, Result};
 use blockwright_ondisk::ext4::dir_layout::{self, DirRules, DirShape, Entry};
 use blockwright_ondisk::ext4::quota::RawQuotaEntry;
 use blockwright_ondisk::ext4::quota_layout::{Grace, QuotaKind, quota_file, usage_entry};
 use blockwright_ondisk::ext4::superblock::Superblock;
-use blockwright_ondisk::ext4::types::LINK_MAX;
 use blockwright_ondisk::ext4::xattr::REFCOUNT_MAX;
 use blockwright_ondisk::ext4::{
     BlockNo, Compat, FileKind, GroupNo, Incompat, Ino, Inode, InodeFlags, RawSuperblock, RoCompat,
@@ -28,134 +27,26 @@ use blockwright_ondisk::ext4::{
 };
 use std::collections::{BTreeMap, HashMap};
 
-/// The future contents of an inode's blocks.
-#[derive(Clone, Debug)]
-pub(crate) enum Content {
-    /// Nothing, or nothing that is not in the inode.
-    Nothing,
-    /// A regular file's data.
-    Data(NodeId),
-    /// A regular file's data, in the inode.
-    Inline(NodeId, Vec<Stored>),
-    /// A directory.
-    Dir(NodeId, DirShape),
-    /// An empty directory of this many blocks (lost+found).
-    EmptyDir(u64),
-    /// These bytes.
-    Bytes(Vec<u8>),
-    /// An empty journal.
-    Journal,
-    /// An orphan file without orphans.
-    Orphans,
-}
-
-/// An inode with all it has.
-pub(crate) struct PlannedInode {
-    pub ino: Ino,
-    pub inode: Inode,
-    /// Attribute area behind the extra fields; empty for none.
-    pub body: Vec<u8>,
-    pub runs: Vec<MapRun>,
-    pub content: Content,
-}
-
-/// A volume that is decided but not written.
-pub struct Plan {
-    pub(crate) shape: Shape,
-    pub(crate) raw: RawSuperblock,
-    pub(crate) places: Vec<GroupPlace>,
-    pub(crate) space: Space,
-    /// Ascending by number.
-    pub(crate) inodes: Vec<PlannedInode>,
-    pub(crate) meta: Vec<MetaBlock>,
-    pub(crate) ino_of: Vec<Ino>,
-    pub(crate) lost_found: Option<NodeId>,
-    /// Of every directory but the root.
-    pub(crate) parent_of: HashMap<NodeId, Ino>,
-    pub(crate) last_ino: u32,
-    pub(crate) before: Before,
-    pub(crate) body_room: usize,
-    pub(crate) values: ValueInodes,
-    pub(crate) rules: DirRules,
-}
-
-/// Properties of a new volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FormatReport {
-    /// Bytes per block.
-    pub block_bytes: u32,
-    /// Bytes per inode.
-    pub inode_bytes: u16,
-    /// Blocks of the volume.
-    pub blocks: u64,
-    /// Free blocks.
-    pub free_blocks: u64,
-    /// Blocks kept for root.
-    pub reserved_blocks: u64,
-    /// Inodes of the volume.
-    pub inodes: u32,
-    /// Free inodes.
-    pub free_inodes: u32,
-    /// Groups.
-    pub groups: u32,
-    /// Blocks of the journal; 0 without one.
-    pub journal_blocks: u32,
-    /// Descriptor blocks reserved for growth.
-    pub reserved_gdt_blocks: u32,
-    /// Features by name.
-    pub features: Vec<String>,
-    /// UUID.
-    pub uuid: [u8; 16],
-    /// Bytes of the volume.
-    pub bytes: u64,
-}
-
-impl Plan {
-    /// What the volume will be like.
-    #[must_use]
-    pub fn report(&self) -> FormatReport {
-        let geo = &self.shape.geo;
-        FormatReport {
-            block_bytes: geo.block_size,
-            inode_bytes: geo.inode_size,
-            blocks: geo.blocks_count,
-            free_blocks: self.raw.free_blocks_count(),
-            reserved_blocks: self.raw.reserved_blocks_count(),
-            inodes: geo.inodes_count,
-            free_inodes: self.raw.free_inodes_count.get(),
-            groups: geo.groups_count,
-            journal_blocks: self.shape.journal_blocks,
-            reserved_gdt_blocks: geo.reserved_gdt_blocks,
-            features: geo.features.names(),
-            uuid: geo.uuid,
-            bytes: geo.blocks_count << geo.block_bits,
-        }
-    }
-
-    /// What the volume keeps of its files' inode flags and projects.
-    #[must_use]
-    pub fn kept_flags(&self) -> Kept {
-        kept_flags(&self.shape.geo.features)
-    }
-
-    /// Bytes of file data that [`super::write`] will copy.
-    #[must_use]
-    pub fn data_bytes(&self) -> u64 {
-        let bits = self.shape.geo.block_bits;
-        let data = self
-            .inodes
-            .iter()
-            .filter(|i| matches!(i.content, Content::Data(_)));
-        data.flat_map(|i| &i.runs).map(|r| r.len << bits).sum()
-    }
-}
-
 /// Plans a volume of `bytes` bytes that holds `tree`.
 ///
 /// # Errors
 /// Options that are invalid, a tree the format cannot hold, [`MkfsError::NoSpace`] when it does
 /// not fit.
 pub fn plan(options: &FormatOptions, tree: &Tree, bytes: u64) -> Result<Plan> {
+    plan_over(options, tree, bytes, None)
+}
+
+/// As [`plan`], with what an earlier build has in common with the tree in its places. With the feature `metadata_csum_seed`, checksums start from the
+/// earlier build's seed, so that unchanged metadata stays the same although the UUID is another one.
+///
+/// # Errors
+/// As [`plan`]; a base with other blocks, or clusters.
+pub fn plan_over(
+    options: &FormatOptions,
+    tree: &Tree,
+    bytes: u64,
+    base: Option<&Base>,
+) -> Result<Plan> {
     let order = tree.reachable();
     let block_bytes = options
         .block_bytes
@@ -188,6 +79,24 @@ pub fn plan(options: &FormatOptions, tree: &Tree, bytes: u64) -> Result<Plan> {
     {
         shape.add_ro_feature(RoCompat::LARGE_FILE);
     }
+    if let Some(base) = base {
+        if shape.geo.block_size != base.block_bytes {
+            return Err(MkfsError::option(
+                "--base",
+                format!(
+                    "the base has blocks of {} bytes, and the volume blocks of {}",
+                    base.block_bytes, shape.geo.block_size
+                ),
+            ));
+        }
+        if shape.geo.cluster_bits > 0 {
+            let what = "a volume with bigalloc is not laid over another one";
+            return Err(MkfsError::option("--base", what));
+        }
+        if let Some(seed) = base.checksum_seed {
+            shape.start_checksums_from(seed);
+        }
+    }
     let layout = Layout::new(&shape)?;
     let hash = Superblock {
         raw: shape.raw,
@@ -215,6 +124,8 @@ pub fn plan(options: &FormatOptions, tree: &Tree, bytes: u64) -> Result<Plan> {
         rules,
         shape,
         tree,
+        base,
+        kept: HashMap::new(),
     };
     planner.run(
         layout.places,
@@ -256,6 +167,9 @@ pub(crate) struct Planner<'t> {
     /// Attribute blocks by contents: where, position in `meta`, users so far.
     shared_blocks: HashMap<Vec<Stored>, (BlockNo, usize, u32)>,
     values: ValueInodes,
+    base: Option<&'t Base>,
+    /// Blocks that files have where the base had them; each leaves when its file is planned.
+    kept: HashMap<NodeId, Vec<MapRun>>,
 }
 
 impl<'t> Planner<'t> {
@@ -286,17 +200,14 @@ impl<'t> Planner<'t> {
         } else {
             None
         };
-        for (id, _) in order {
-            if self.ino_of[id.0 as usize].0 == 0 {
-                self.ino_of[id.0 as usize] = self.new_ino()?;
-            }
-        }
+        self.number_nodes(order)?;
 
         self.bad_blocks_inode();
         self.journal()?;
         self.space.seek(BlockNo(0));
         self.resize_inode()?;
         self.plan_value_inodes(&value_inodes)?;
+        self.keep_blocks(order, &placed);
 
         let links: Vec<u32> = order.iter().map(|(_, l)| *l).collect();
         let mut placed: Vec<Option<Placed>> = placed.into_iter().map(Some).collect();
@@ -430,6 +341,110 @@ impl<'t> Planner<'t> {
         (runs, taken)
     }
 
+    /// Numbers for what has none yet, without gaps: the base's where it has one, and the others in the order of the walk.
+    fn number_nodes(&mut self, order: &[(NodeId, u32)]) -> Result<()> {
+        let ids = order.iter().map(|(id, _)| *id);
+        let open: Vec<NodeId> = ids.filter(|id| self.ino_of[id.0 as usize].0 == 0).collect();
+        let first = self.next_ino;
+        let mut free = Vec::with_capacity(open.len());
+        for _ in &open {
+            free.push(Some(self.new_ino()?));
+        }
+        for id in &open {
+            let before = self.base.and_then(|base| base.files.get(id));
+            let at = before.and_then(|file| file.ino.checked_sub(first));
+            if let Some(ino) = at.and_then(|at| free.get_mut(at as usize)?.take()) {
+                self.ino_of[id.0 as usize] = ino;
+            }
+        }
+        let mut rest = free.into_iter().flatten();
+        for id in open {
+            let own = &mut self.ino_of[id.0 as usize];
+            if own.0 == 0 {
+                *own = rest.next().ok_or(MkfsError::NoInodes {
+                    inodes: u64::from(self.shape.geo.inodes_count),
+                    needed: order.len() as u64,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the blocks that the base's files have, before anything else of the tree gets blocks. A file needs as many as it had, or fewer.
+    fn keep_blocks(&mut self, order: &[(NodeId, u32)], placed: &[Placed]) {
+        let Some(base) = self.base else { return };
+        self.space.prefer_whole();
+        for ((id, _), attributes) in order.iter().zip(placed) {
+            let Some(file) = base.files.get(id) else {
+                continue;
+            };
+            let node = self.tree.node(*id);
+            let ranges = match node.kind {
+                FileKind::Regular if !self.is_inline(node, attributes) => {
+                    block_ranges(&node.data, node.stored_bytes(), self.shape.geo.block_bits)
+                }
+                FileKind::Directory => {
+                    let entries = self.all_entries(*id, node);
+                    match dir_layout::shape(&entries, &self.rules) {
+                        Ok(shape) => vec![(0, self.dir_blocks(*id, &shape))],
+                        // Planning the directory will say what is wrong.
+                        Err(_) => continue,
+                    }
+                }
+                _ => continue,
+            };
+            let Some(runs) = base::runs(file, &ranges).filter(|runs| !runs.is_empty()) else {
+                continue;
+            };
+            let blocks = runs.iter().map(|r| Run {
+                start: r.physical,
+                len: r.len,
+            });
+            if self.space.take_exactly(blocks) {
+                self.kept.insert(*id, runs);
+            }
+        }
+    }
+
+    /// As [`Planner::take_ranges`], for a file that may have kept its blocks.
+    fn take_for(&mut self, id: NodeId, ranges: &[(u64, u64)]) -> (Vec<MapRun>, u64) {
+        match self.kept.remove(&id) {
+            Some(runs) => {
+                let taken = runs.iter().map(|r| r.len).sum();
+                (runs, taken)
+            }
+            None => self.take_ranges(ranges),
+        }
+    }
+
+    /// The entries of a directory, with the lost+found that the volume adds.
+    fn all_entries(&self, id: NodeId, node: &'t Node) -> Vec<Entry<'t>> {
+        let mut entries = Self::entries(self.tree, &self.ino_of, node);
+        if id == NodeId::ROOT && self.lost_found.is_none() {
+            files::insert_lost_found(&mut entries);
+        }
+        entries
+    }
+
+    /// Blocks of a directory: a lost+found of the tree has room for what a checker finds.
+    fn dir_blocks(&self, id: NodeId, shape: &DirShape) -> u64 {
+        match self.lost_found == Some(id) && !shape.indexed {
+            true => shape
+                .blocks
+                .max(lost_found_blocks(self.shape.geo.block_bits)),
+            false => shape.blocks,
+        }
+    }
+
+    /// Whether a regular file's data lies in its inode.
+    fn is_inline(&self, node: &Node, attributes: &Placed) -> bool {
+        self.shape.geo.features.has_incompat(Incompat::INLINE_DATA)
+            && node.verity.is_none()
+            && node.size > 0
+            && node.size <= files::inline_bytes_max(self.body_room, &attributes.body)
+            && node.data.first() == Some(&(0..node.size))
+    }
+
     fn find_lost_found(&self) -> Result<Option<NodeId>> {
         let root = self.tree.node(NodeId::ROOT);
         let Some(id) = root.children.get(&b"lost+found"[..]) else {
@@ -538,10 +553,7 @@ impl<'t> Planner<'t> {
         ino: Ino,
         inode: &mut Inode,
     ) -> Result<(Vec<MapRun>, Content)> {
-        let mut entries = Self::entries(self.tree, &self.ino_of, node);
-        if id == NodeId::ROOT && self.lost_found.is_none() {
-            files::insert_lost_found(&mut entries);
-        }
+        let entries = self.all_entries(id, node);
         if let Some(e) = entries.iter().find(|e| !files::valid_name(e.name)) {
             return Err(MkfsError::Tree {
                 name: String::from_utf8_lossy(e.name).into_owned(),
@@ -559,16 +571,12 @@ impl<'t> Planner<'t> {
             }
         }
         let mut shape = dir_layout::shape(&entries, &self.rules)?;
-        if self.lost_found == Some(id) && !shape.indexed {
-            shape.blocks = shape
-                .blocks
-                .max(lost_found_blocks(self.shape.geo.block_bits));
-        }
+        shape.blocks = self.dir_blocks(id, &shape);
         if shape.indexed {
             inode.flags |= InodeFlags::INDEX;
         }
         inode.size = shape.blocks << self.shape.geo.block_bits;
-        let (runs, taken) = self.take_ranges(&[(0, shape.blocks)]);
+        let (runs, taken) = self.take_for(id, &[(0, shape.blocks)]);
         self.map(ino, inode, &runs, taken)?;
         Ok((runs, Content::Dir(id, shape)))
     }
@@ -583,12 +591,7 @@ impl<'t> Planner<'t> {
     ) -> Result<(Vec<MapRun>, Content)> {
         inode.size = node.size;
         let geo = &self.shape.geo;
-        if geo.features.has_incompat(Incompat::INLINE_DATA)
-            && node.verity.is_none()
-            && node.size > 0
-            && node.size <= files::inline_bytes_max(self.body_room, &attributes.body)
-            && node.data.first() == Some(&(0..node.size))
-        {
+        if self.is_inline(node, attributes) {
             inode.flags |= InodeFlags::INLINE_DATA;
             return Ok((Vec::new(), Content::Inline(id, attributes.body.clone())));
         }
@@ -597,7 +600,7 @@ impl<'t> Planner<'t> {
             inode.flags |= InodeFlags::VERITY;
         }
         let ranges = block_ranges(&node.data, node.stored_bytes(), geo.block_bits);
-        let (runs, taken) = self.take_ranges(&ranges);
+        let (runs, taken) = self.take_for(id, &ranges);
         self.map(ino, inode, &runs, taken)?;
         Ok((runs, Content::Data(id)))
     }
@@ -778,23 +781,4 @@ impl<'t> Planner<'t> {
         inode.crtime = None;
         self.push(Ino::BAD, inode, Vec::new(), Content::Nothing);
     }
-}
-
-/// As many blocks as mke2fs gives lost+found: 16 KiB, within its direct blocks.
-fn lost_found_blocks(block_bits: u32) -> u64 {
-    (16_384 >> block_bits).clamp(2, 12)
-}
-
-/// A directory with more subdirectories than can be counted says 1; files have their limit.
-fn link_count(node: &Node, links: u32, f: &blockwright_ondisk::ext4::Features) -> Result<u16> {
-    if links <= LINK_MAX {
-        return Ok(links as u16);
-    }
-    if node.kind == FileKind::Directory && f.has_ro_compat(RoCompat::DIR_NLINK) {
-        return Ok(1);
-    }
-    Err(MkfsError::Tree {
-        name: String::new(),
-        reason: format!("it has {links} names, {LINK_MAX} are possible"),
-    })
 }

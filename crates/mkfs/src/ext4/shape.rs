@@ -101,6 +101,14 @@ impl Shape {
         self.raw.set_features(self.geo.features);
     }
 
+    /// Makes checksums of metadata start from another volume's seed, if the feature for that is on.
+    pub fn start_checksums_from(&mut self, seed: u32) {
+        if self.geo.features.has_incompat(Incompat::METADATA_CSUM_SEED) {
+            self.raw.checksum_seed.set(seed);
+            self.geo.seed = MetaSeed(seed);
+        }
+    }
+
     /// As [`Shape::add_feature`], for a ro_compat feature.
     pub fn add_ro_feature(&mut self, feature: RoCompat) {
         self.geo.features.ro_compat |= feature;

@@ -1,7 +1,9 @@
 //! The smallest volume that a tree fits.
 
+use super::base::Base;
 use super::options::FormatOptions;
-use super::plan::{Plan, plan};
+use super::plan::plan_over;
+use super::planned::Plan;
 use crate::options::SizeGoal;
 use crate::tree::Tree;
 use crate::{MkfsError, Result};
@@ -20,22 +22,36 @@ const OWN_INODES: u64 = 18;
 /// one percent (and at least 64 blocks) smaller of the same options does not hold the tree.
 ///
 /// # Errors
-/// As [`plan`], but never for lack of space below the format's limits.
+/// As [`super::plan`], but never for lack of space below the format's limits.
 pub fn smallest(
     options: &FormatOptions,
     tree: &Tree,
     goal: SizeGoal,
 ) -> Result<(FormatOptions, Plan)> {
+    smallest_over(options, tree, goal, None)
+}
+
+/// As [`smallest`], on top of an earlier build, whose number of inodes is kept where it is enough.
+///
+/// # Errors
+/// As [`smallest`] and [`plan_over`].
+pub fn smallest_over(
+    options: &FormatOptions,
+    tree: &Tree,
+    goal: SizeGoal,
+    base: Option<&Base>,
+) -> Result<(FormatOptions, Plan)> {
     let mut options = options.clone();
     let block = u64::from(*options.block_bytes.get_or_insert(BLOCK_BYTES));
     if options.inodes.is_none() && options.inode_ratio.is_none() {
         let own = tree.reachable().len() as u64 + OWN_INODES;
-        options.inodes = Some(own + goal.free_bytes / 16_384);
+        let before = base.map_or(0, |base| u64::from(base.inodes));
+        options.inodes = Some((own + goal.free_bytes / 16_384).max(before));
     }
     let goal_blocks = goal.free_bytes.div_ceil(block);
     // How many blocks a volume of this many lacks; negative when it has more than enough.
     let attempt = |blocks: u64| -> Result<(i128, Option<Plan>)> {
-        match plan(&options, tree, blocks.saturating_mul(block)) {
+        match plan_over(&options, tree, blocks.saturating_mul(block), base) {
             Ok(p) => {
                 let report = p.report();
                 let room = report.free_blocks.saturating_sub(if goal_blocks > 0 {

@@ -24,7 +24,12 @@ pub(crate) struct Space {
     cursor: u64,
     cluster_bits: u32,
     missing: u64,
+    /// Runs are taken from gaps that hold them whole, where there is one near.
+    whole: bool,
 }
+
+/// How many gaps are looked at for one that holds a run whole.
+const PROBES: u32 = 64;
 
 impl Space {
     pub fn new(blocks: u64, cluster_bits: u32) -> Self {
@@ -34,6 +39,7 @@ impl Space {
             cursor: 0,
             cluster_bits,
             missing: 0,
+            whole: false,
         }
     }
 
@@ -108,6 +114,69 @@ impl Space {
             start: BlockNo(start << self.cluster_bits),
             len: len << self.cluster_bits,
         }
+    }
+
+    /// From now on, [`Space::take_run`] looks for gaps that hold a run whole. For spaces with gaps all over.
+    pub fn prefer_whole(&mut self) {
+        self.whole = true;
+    }
+
+    /// As [`Space::take`], for the blocks of a file: in one piece, if one of the next gaps or the free end has room for it, and that was asked for.
+    pub fn take_run(&mut self, blocks: u64) -> Run {
+        if !self.whole {
+            return self.take(blocks);
+        }
+        let want = blocks.div_ceil(1 << self.cluster_bits).max(1);
+        let last = self.taken.last_key_value().map_or(0, |(_, end)| *end);
+        let mut at = self.cursor;
+        let mut found = None;
+        for probe in 0..PROBES {
+            let (start, end) = self.gap(at);
+            let end = end.min(self.end);
+            if start >= end {
+                break;
+            }
+            if end - start >= want {
+                found = Some(start);
+                break;
+            }
+            if probe == PROBES / 2 {
+                // What has always been too small is not asked for ever.
+                self.cursor = end;
+            }
+            at = end;
+        }
+        let room = self.end.saturating_sub(last) >= want;
+        match found.or(room.then_some(last)) {
+            Some(start) => {
+                self.mark_clusters(start, start + want);
+                Run {
+                    start: BlockNo(start << self.cluster_bits),
+                    len: want << self.cluster_bits,
+                }
+            }
+            None => self.take(blocks),
+        }
+    }
+
+    /// Takes these runs, if all of them are free. They may lie anywhere; those of one call must not overlap, and are not taken if they do.
+    pub fn take_exactly(&mut self, runs: impl Iterator<Item = Run> + Clone) -> bool {
+        let bits = self.cluster_bits;
+        let clusters = |run: Run| (run.start.0 >> bits, (run.start.0 + run.len) >> bits);
+        let mut sorted: Vec<(u64, u64)> = runs.map(clusters).collect();
+        sorted.sort_unstable();
+        let apart = sorted.windows(2).all(|two| two[0].1 <= two[1].0);
+        let free = |&(start, end): &(u64, u64)| {
+            let (found, gap_end) = self.gap(start);
+            start < end && end <= self.end && found == start && gap_end >= end
+        };
+        if !apart || !sorted.iter().all(free) {
+            return false;
+        }
+        for (start, end) in sorted {
+            self.mark_clusters(start, end);
+        }
+        true
     }
 
     /// Takes one cluster and gives its first block.
@@ -203,6 +272,42 @@ mod tests {
         let past = s.take(7);
         assert_eq!(past.start, BlockNo(100));
         assert_eq!(s.missing_blocks(), 7);
+    }
+
+    #[test]
+    fn exact_runs_and_whole_gaps() {
+        let run = |start, len| Run {
+            start: BlockNo(start),
+            len,
+        };
+        let mut s = Space::new(1000, 0);
+        s.mark(BlockNo(0), 10);
+        assert!(s.take_exactly([run(20, 5), run(12, 2)].into_iter()));
+        // Taken, past the end, empty, overlapping.
+        assert!(!s.take_exactly([run(30, 5), run(9, 2)].into_iter()));
+        assert!(!s.take_exactly([run(999, 2)].into_iter()));
+        assert!(!s.take_exactly([run(40, 0)].into_iter()));
+        assert!(!s.take_exactly([run(40, 5), run(44, 1)].into_iter()));
+        assert!(!s.take_exactly([run(1 << 60, 5)].into_iter()));
+        s.prefer_whole();
+        assert_eq!(s.take_run(6), run(14, 6));
+        assert_eq!(s.take_run(2), run(10, 2));
+        assert_eq!(s.take_run(900), run(25, 900));
+        assert_eq!(s.take_run(75), run(925, 75));
+        // Nothing is lost when nothing holds it whole: past the end it is counted.
+        assert_eq!(
+            (s.free_blocks(), s.take_run(3).len, s.missing_blocks()),
+            (0, 3, 3)
+        );
+        // Many gaps that are too small cost little, and stay for what fits.
+        let mut s = Space::new(10_000, 0);
+        for at in (0..8000).step_by(2) {
+            s.mark(BlockNo(at), 1);
+        }
+        s.prefer_whole();
+        assert_eq!(s.take_run(2), run(7999, 2));
+        assert_eq!(s.take_run(2), run(8001, 2));
+        assert!(s.take_run(1).start.0 < 200);
     }
 
     #[test]

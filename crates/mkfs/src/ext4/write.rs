@@ -2,7 +2,8 @@
 //! the primary superblock last.
 
 use super::groups;
-use super::plan::{Content, Plan, PlannedInode, Planner};
+use super::plan::Planner;
+use super::planned::{Content, Plan, PlannedInode};
 use super::special;
 use super::xattrs::{self, Stored};
 use crate::options::Before;
