@@ -137,7 +137,8 @@ mod tests {
             volume.write(format!("/many/{n}"), b"").expect("a file");
         }
         let all = DirStream::open(&volume, "/many").expect("opened");
-        assert_eq!(all.map(|e| e.expect("an entry").name).count(), BATCH * 2);
+        let names: std::collections::BTreeSet<_> = all.map(|e| e.expect("an entry").name).collect();
+        assert_eq!(names.len(), BATCH * 2);
         let cut = DirStream::open(&volume, "/many").expect("opened");
         volume.close().expect("closed");
         let (good, bad): (Vec<_>, Vec<_>) = cut.partition(Result::is_ok);

@@ -326,8 +326,11 @@ fn excerpt(said: &str) -> String {
         let last = lines.len().saturating_sub(30);
         out = lines[last..].join("\n");
     }
-    let from = out.len().saturating_sub(EXCERPT_BYTES);
-    out[out.ceil_char_boundary(from)..].to_owned()
+    let mut from = out.len().saturating_sub(EXCERPT_BYTES);
+    while !out.is_char_boundary(from) {
+        from += 1;
+    }
+    out[from..].to_owned()
 }
 
 /// Executions, edges and speed, from libFuzzer's output.

@@ -54,9 +54,8 @@ mod elsewhere {
 #[cfg(not(target_os = "linux"))]
 pub(crate) use elsewhere::{of, of_thread, set_for_thread};
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
-    #![cfg(target_os = "linux")]
     use super::*;
     use crate::IoPriority;
 
