@@ -54,7 +54,8 @@ mod elsewhere {
 #[cfg(not(target_os = "linux"))]
 pub(crate) use elsewhere::{of, of_thread, set_for_thread};
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(target_os = "linux")]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::IoPriority;
