@@ -299,7 +299,7 @@ mod tests {
         let read_only = hold(&scratch.path().join("absent"), OpenMode::read_only());
         let error = read_only.err().unwrap().to_string();
         assert!(
-            error.contains("absent") && error.contains("not found"),
+            error.contains("absent") && error.contains("No such file"),
             "{error}"
         );
     }
