@@ -1,7 +1,7 @@
 //! What can be wrong with an index, a store or a chunk.
 
 use crate::ChunkId;
-use blockwright_device::{DevOffset, DeviceError, DeviceErrorKind};
+use blockwright_device::{DevOffset, DeviceError, DeviceErrorKind, host_reason};
 use std::io;
 
 /// Shorthand for results of this crate.
@@ -65,19 +65,9 @@ impl Error {
     pub(crate) fn host(place: impl std::fmt::Display, e: &io::Error) -> Self {
         Error::Host {
             place: place.to_string(),
-            why: reason(e),
+            why: host_reason(e),
             errno: e.raw_os_error(),
         }
-    }
-}
-
-/// The text of a host's error without its number.
-#[must_use]
-pub fn reason(e: &io::Error) -> String {
-    let text = e.to_string();
-    match text.find(" (os error") {
-        Some(at) => text[..at].to_owned(),
-        None => text,
     }
 }
 

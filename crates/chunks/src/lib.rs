@@ -52,7 +52,7 @@ mod store;
 pub use address::{ChunkAddress, Site};
 pub use chunker::{Chunker, WINDOW};
 pub use device::{ChunkDevice, check_mode, hold, open};
-pub use error::{Error, Result, reason};
+pub use error::{Error, Result};
 pub use extract::{Verified, extract, verify};
 pub use id::{ChunkId, Digest};
 pub use index::{ChunkSizes, Entry, Index};

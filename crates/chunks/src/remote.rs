@@ -204,7 +204,7 @@ impl Remote {
                 let theirs = Arc::clone(line);
                 let thread = thread::Builder::new().name("chunk-answers".to_owned());
                 if let Err(e) = thread.spawn(move || theirs.receive()) {
-                    return Err(gone(&crate::error::reason(&e)));
+                    return Err(gone(&blockwright_device::host_reason(&e)));
                 }
                 slots.reading = true;
             }

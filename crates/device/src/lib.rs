@@ -188,6 +188,16 @@ impl DeviceError {
     }
 }
 
+/// The text of a host's error without its number: "No such file or directory".
+#[must_use]
+pub fn host_reason(e: &std::io::Error) -> String {
+    let text = e.to_string();
+    match text.find(" (os error") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
+    }
+}
+
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.op {

@@ -41,11 +41,11 @@ pub fn hold(path: &Path, mode: OpenMode) -> std::result::Result<Held, DeviceErro
         && let Err(e) = File::create_new(path)
         && e.kind() != std::io::ErrorKind::AlreadyExists
     {
-        return Err(named(blockwright_chunks::reason(&e)));
+        return Err(named(blockwright_device::host_reason(&e)));
     }
     blockwright_device::hold(path, mode).map_err(|e| match &e.kind {
         DeviceErrorKind::InUse { .. } => e,
-        DeviceErrorKind::Os(errno) => named(blockwright_chunks::reason(
+        DeviceErrorKind::Os(errno) => named(blockwright_device::host_reason(
             &io::Error::from_raw_os_error(*errno),
         )),
         _ => named(e.to_string()),
