@@ -1,8 +1,8 @@
 //! The functions of [`std::fs`] for a volume: methods that take paths.
 
 use crate::{
-    Error, ErrorKind, File, FileType, Metadata, OpenOptions, ReadDir, RenameMode, Result, Times,
-    Volume, Walk, XattrMode,
+    DirStream, Error, ErrorKind, File, FileType, Metadata, OpenOptions, ReadDir, RenameMode,
+    Result, Times, Volume, Walk, XattrMode,
     walk::{WalkStep, Walker},
 };
 use blockwright_vfs::{CreateRequest, FileKind, InodeRef, OpenFlags, SetAttr};
@@ -81,6 +81,14 @@ impl Volume {
     /// `NotFound`, `NotDirectory`, `AccessDenied`.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir<'_>> {
         Self::with(path, |p| ReadDir::new(self, p))
+    }
+
+    /// The entries of a directory, in a listing that does not borrow the volume.
+    ///
+    /// # Errors
+    /// As [`Volume::read_dir`].
+    pub fn dir_stream(&self, path: impl AsRef<Path>) -> Result<DirStream> {
+        Self::with(path, |p| DirStream::new(self, p))
     }
 
     /// Everything at and below a path, directories before what is in them, in byte order.

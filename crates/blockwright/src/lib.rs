@@ -72,7 +72,7 @@ pub mod walk;
 #[cfg(feature = "build")]
 pub use build::VolumeBuilder;
 pub use devices::{join_devices, join_devices_by};
-pub use dir::{DirEntry, ReadDir};
+pub use dir::{DirEntry, DirStream, ReadDir, StreamEntry};
 pub use error::{Error, Result};
 pub use file::{Extent, ExtentKind, File};
 pub use format::Format;

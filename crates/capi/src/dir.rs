@@ -5,7 +5,6 @@ use crate::call::{call, on_dir, on_open_volume, out};
 use crate::error::{Fault, bw_error, bw_status};
 use crate::handles::{DIRS, OpenDir, bw_dir, bw_volume};
 use crate::raw::Text;
-use blockwright_ffi::DirStream;
 use parking_lot::Mutex;
 use std::ffi::c_char;
 use std::os::unix::ffi::OsStrExt;
@@ -39,7 +38,7 @@ pub extern "C" fn bw_dir_open(
         let dir = out(dir, "dir")?;
         dir.id = 0;
         let path = path.path("path")?;
-        let stream = open.with(|volume| Ok(DirStream::open(volume, path)?))?;
+        let stream = open.with(|volume| Ok(volume.dir_stream(path)?))?;
         dir.id = DIRS.insert(OpenDir {
             stream: Mutex::new(stream),
             health: Arc::clone(open.health()),
@@ -60,7 +59,7 @@ pub extern "C" fn bw_dir_next(
         let to = out(entry, "entry")?;
         let mut stream = open.stream.lock();
         let entry = stream.next().ok_or(Fault::End)??;
-        let kind = stream.kind_of(&entry)?;
+        let kind = stream.file_type(&entry)?;
         let name = entry.name.as_bytes();
         if name.len() >= BW_NAME_BYTES {
             return Err(Fault::Range(name.len() + 1));

@@ -1,7 +1,7 @@
 //! Codes and messages.
 
 use blockwright::{Error, ErrorKind};
-use blockwright_ffi::errno_of;
+use blockwright_ffi::{errno_of, errno_of_sync};
 use std::ffi::c_char;
 
 /// How a call went. Numbers keep their meaning over versions; new ones are added at the end.
@@ -108,6 +108,8 @@ pub struct bw_error {
 #[derive(Debug)]
 pub(crate) enum Fault {
     Library(Error),
+    /// Of a call that makes data durable.
+    Sync(Error),
     Null(&'static str),
     BadHandle(&'static str),
     Misuse(String),
@@ -131,7 +133,7 @@ impl<E: Into<Error>> From<E> for Fault {
 impl Fault {
     fn status(&self) -> bw_status {
         match self {
-            Fault::Library(e) => status_of(e.kind()),
+            Fault::Library(e) | Fault::Sync(e) => status_of(e.kind()),
             Fault::Null(_) => BW_NULL,
             Fault::BadHandle(_) => BW_BAD_HANDLE,
             Fault::Misuse(_) => BW_MISUSE,
@@ -147,6 +149,7 @@ impl Fault {
         use rustix::io::Errno;
         let errno = match self {
             Fault::Library(e) => return errno_of(e),
+            Fault::Sync(e) => return errno_of_sync(e),
             Fault::Null(_) | Fault::Misuse(_) => Errno::INVAL,
             Fault::BadHandle(_) => Errno::BADF,
             Fault::Reentrant => Errno::DEADLK,
@@ -159,7 +162,7 @@ impl Fault {
 
     fn message(&self) -> String {
         match self {
-            Fault::Library(e) => e.to_string(),
+            Fault::Library(e) | Fault::Sync(e) => e.to_string(),
             Fault::Null(name) => format!("{name} is null"),
             Fault::BadHandle(kind) => format!("the {kind} handle is null, closed, or was never opened"),
             Fault::Misuse(what) => what.clone(),

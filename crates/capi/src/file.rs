@@ -154,13 +154,17 @@ pub extern "C" fn bw_file_truncate(
 /// Makes the file's data and metadata durable (fsync).
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_file_sync(file: bw_file, error: Option<&mut bw_error>) -> bw_status {
-    on_file(file, error, |open| Ok(open.file.sync_all()?))
+    on_file(file, error, |open| {
+        open.file.sync_all().map_err(Fault::Sync)
+    })
 }
 
 /// Makes the file's data durable, with the metadata that is needed to read it back (fdatasync).
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_file_sync_data(file: bw_file, error: Option<&mut bw_error>) -> bw_status {
-    on_file(file, error, |open| Ok(open.file.sync_data()?))
+    on_file(file, error, |open| {
+        open.file.sync_data().map_err(Fault::Sync)
+    })
 }
 
 /// Allocates space for a range. The file grows to the range's end if it is shorter.

@@ -2,8 +2,8 @@
 
 use crate::error::{Fault, Result};
 use crate::table::Table;
-use blockwright::{File, Volume};
-use blockwright_ffi::{CheckReport, DirStream};
+use blockwright::{DirStream, File, Volume};
+use blockwright_ffi::CheckReport;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! A volume as a whole.
 
 use crate::call::{on_volume, out};
-use crate::error::{bw_error, bw_status};
+use crate::error::{Fault, bw_error, bw_status};
 use crate::handles::bw_volume;
 use blockwright::Format;
 
@@ -66,7 +66,7 @@ pub extern "C" fn bw_volume_stat(
 /// Makes everything durable that was done before.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_volume_sync(volume: bw_volume, error: Option<&mut bw_error>) -> bw_status {
-    on_volume(volume, error, |volume| Ok(volume.sync()?))
+    on_volume(volume, error, |volume| volume.sync().map_err(Fault::Sync))
 }
 
 /// Discards all free blocks: in an image file they become holes. `bytes` may be null; it gets how many bytes were discarded.

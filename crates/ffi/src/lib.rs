@@ -1,4 +1,4 @@
-//! What the bindings to other languages share, in safe Rust: errors as errno, listings that own their volume, opening a part of an image,
+//! What the bindings to other languages share, in safe Rust: errors as errno, opening a part of an image,
 //! a check of either format with its issues as data, and a resize that also gives the image file its length.
 //!
 //! Not responsible for: the languages themselves. `crates/capi` and `bindings/python` translate types and own the handles.
@@ -7,14 +7,12 @@
 #![warn(missing_docs)]
 
 mod check;
-mod dir;
 mod errno;
 mod image;
 mod resize;
 
 pub use check::{CheckOptions, CheckReport, IssueData, check, outcome_name, severity_name};
-pub use dir::{DirStream, Entry};
-pub use errno::{errno_of, errno_of_kind};
+pub use errno::{errno_of, errno_of_sync};
 pub use image::{Window, open_device, open_volume};
 pub use resize::{Target, resize};
 

@@ -3,7 +3,7 @@
 //! mount (`mount`) → connection → `transport` → `dispatch` → [`blockwright_vfs::Vfs`].
 //!
 //! # Parts, lowest first
-//! - [`protocol`]: the kernel's structures, decoded and encoded. [`errno`]: the only place where errors become errnos.
+//! - [`protocol`]: the kernel's structures, decoded and encoded.
 //! - `connection`: replies and notifications.
 //! - `scheduling`: where and how a request is served. It holds every constant, and does no I/O.
 //! - [`dispatch`]: the meaning of a request. It owns the tables of nodes and open files that the kernel knows.
@@ -31,7 +31,6 @@
 
 mod connection;
 pub mod dispatch;
-pub mod errno;
 mod error;
 mod ids;
 mod keeper;

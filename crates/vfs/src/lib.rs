@@ -11,6 +11,8 @@ mod comparison;
 mod core;
 mod counters;
 pub mod engine;
+#[cfg(target_os = "linux")]
+pub mod errno;
 pub mod error;
 mod handle;
 pub mod inode;

@@ -1,12 +1,21 @@
 //! The result of a request's handler, and its conversion into a reply.
 
-use crate::errno::{errno_of, errno_of_sync};
 use crate::protocol::BadRequest;
 use blockwright_device::IoSlice as DeviceSlice;
-use blockwright_vfs::Error;
+use blockwright_vfs::errno::{errno_of, errno_of_sync};
+use blockwright_vfs::{Error, ErrorKind};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use zerocopy::{Immutable, IntoBytes};
+
+/// Whether the failure is the volume's and not the caller's, so that it belongs in the log: the errno
+/// alone loses structure and place.
+pub(super) fn is_worth_logging(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::UnsupportedFeature | ErrorKind::Poisoned
+    )
+}
 
 /// Changes to undo when the kernel does not take the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

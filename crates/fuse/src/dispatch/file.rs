@@ -298,7 +298,7 @@ impl Dispatcher {
                 let refused = match &written {
                     Ok(written) if *written < bytes.len() => Some(Errno::NOSPC),
                     Ok(_) => None,
-                    Err(e) => Some(crate::errno::errno_of(e)),
+                    Err(e) => Some(blockwright_vfs::errno::errno_of(e)),
                 };
                 self.note_write_back(file.gate.as_deref(), bytes.len() as u64, refused);
                 let written = written?;

@@ -3,8 +3,8 @@
 //! Purpose: decode, call, reply. There is no file-system logic here; what looks like it is a rule
 //! of the FUSE protocol (which side keeps the size, strips set-id bits, and resolves `O_APPEND`).
 //!
-//! Not responsible for: how requests arrive and replies leave (`transport`), what errors mean
-//! (`errno`).
+//! Not responsible for: how requests arrive and replies leave (`transport`), the errno of an
+//! error ([`blockwright_vfs::errno`]).
 //!
 //! # Invariants
 //! Every request that has a reply gets exactly one, also when its handler panics. A node
@@ -42,7 +42,6 @@ mod xattr;
 pub use fast_path::{Call, Later};
 
 use crate::connection::{Notifier, ReplySink, TransportStats};
-use crate::errno::is_worth_logging;
 use crate::ids::IdMap;
 use crate::options::{FuseOptions, PermissionChecks};
 use crate::process;
@@ -51,7 +50,7 @@ use crate::protocol::reply::{AttrOut, EntryOut, OutHeader};
 use crate::protocol::{Opcode, Request, WireAttr};
 use crate::scheduling::cpu_latency::LatencyRequest;
 use crate::threads::Threads;
-use answer::{Answer, Failure, Outcome, Undo};
+use answer::{Answer, Failure, Outcome, Undo, is_worth_logging};
 use blockwright_device::IoPriority;
 use blockwright_vfs::{AccessCheck, Attr, Caps, Cred, InodeRef, Result, Vfs};
 use coherence::Drops;

@@ -1,6 +1,8 @@
 //! The one place where the file system's errors become errnos.
+//!
+//! For front ends: FUSE's and those of other languages. Engines and the data path never call it: they know kinds of errors.
 
-use blockwright_vfs::{Error, ErrorKind};
+use crate::{Error, ErrorKind};
 use rustix::io::Errno;
 
 /// The errno that programs expect for this kind of failure.
@@ -63,35 +65,16 @@ pub fn errno_of_sync(error: &Error) -> Errno {
     }
 }
 
-/// Whether the failure is the volume's and not the caller's, so that it belongs in the log: the
-/// errno alone loses structure and place.
-#[must_use]
-pub fn is_worth_logging(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::UnsupportedFeature | ErrorKind::Poisoned
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_programs_look_for() {
-        assert_eq!(
-            errno_of_kind(ErrorKind::NotFound).raw_os_error(),
-            libc::ENOENT
-        );
-        assert_eq!(
-            errno_of_kind(ErrorKind::NoAttribute).raw_os_error(),
-            libc::ENODATA
-        );
-        assert_eq!(
-            errno_of_kind(ErrorKind::Corrupt).raw_os_error(),
-            libc::EUCLEAN
-        );
-        assert_eq!(errno_of_kind(ErrorKind::NoData).raw_os_error(), libc::ENXIO);
+        assert_eq!(errno_of_kind(ErrorKind::NotFound), Errno::NOENT);
+        assert_eq!(errno_of_kind(ErrorKind::NoAttribute), Errno::NODATA);
+        assert_eq!(errno_of_kind(ErrorKind::Corrupt), Errno::UCLEAN);
+        assert_eq!(errno_of_kind(ErrorKind::NoData), Errno::NXIO);
         let poisoned = Error::new(ErrorKind::Poisoned, "test");
         assert_eq!(errno_of(&poisoned), Errno::ROFS);
         assert_eq!(errno_of_sync(&poisoned), Errno::IO);
