@@ -10,7 +10,9 @@ use common::below;
 use common::testing::{
     assert_e2fsck_clean, assert_same, have, run_ok, snapshot_host, snapshot_volume,
 };
+use rustix::fs::{CWD, FileType, makedev, mknodat};
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
@@ -30,6 +32,26 @@ fn make(root: &Path, rng: &mut SplitMix64) {
             let len = below(rng, [10, 6_000, 30_000, 120_000][file % 4]);
             fs::write(path.join(format!("file{file}")), bytes(rng, len)).unwrap();
         }
+        make_special(&path);
+    }
+}
+
+/// Names of files in each directory that are neither regular files nor directories.
+const SPECIAL: [&str; 6] = ["short", "long", "fifo", "socket", "null", "disk"];
+
+/// All kinds of files without data. Device files need root.
+fn make_special(dir: &Path) {
+    symlink("file0", dir.join("short")).unwrap();
+    // Too long for an inode.
+    symlink("target/".repeat(30), dir.join("long")).unwrap();
+    let node = |name: &str, kind, device| {
+        mknodat(CWD, dir.join(name), kind, 0o640.into(), device).unwrap();
+    };
+    node("fifo", FileType::Fifo, 0);
+    node("socket", FileType::Socket, 0);
+    if rustix::process::geteuid().is_root() {
+        node("null", FileType::CharacterDevice, makedev(1, 3));
+        node("disk", FileType::BlockDevice, makedev(259, 70_000));
     }
 }
 
@@ -92,22 +114,26 @@ fn trees(seed: u64) -> Trees {
     make(&old, &mut rng);
     run_ok("cp", &["-a", old.to_str().unwrap(), new.to_str().unwrap()]);
     change(&new, &mut rng);
-    // Times after the build's own would be cut off there.
-    let all = dir.path().to_str().unwrap();
-    run_ok(
-        "find",
-        &[all, "-exec", "touch", "-d", "@1600000000", "{}", "+"],
-    );
+    set_times(dir.path());
     Trees { dir, old, new }
 }
 
-/// Numbers and places of all regular files that do not differ.
+/// Times after the build's own would be cut off there.
+fn set_times(root: &Path) {
+    let all = root.to_str().unwrap();
+    run_ok(
+        "find",
+        &[all, "-exec", "touch", "-h", "-d", "@1600000000", "{}", "+"],
+    );
+}
+
+/// Numbers and places of all files that do not differ.
 fn assert_kept(trees: &Trees, before: &Path, after: &Path) {
     let (before, after) = (
         Volume::open_read_only(before).unwrap(),
         Volume::open_read_only(after).unwrap(),
     );
-    let mut kept = 0;
+    let (mut kept, mut special) = (0, 0);
     for dir in 0..12 {
         for file in 0..40 {
             let name = format!("dir{dir}/file{file}");
@@ -123,8 +149,16 @@ fn assert_kept(trees: &Trees, before: &Path, after: &Path) {
             assert_eq!(look(&before), look(&after), "{name}");
             kept += 1;
         }
+        for name in SPECIAL.map(|name| format!("dir{dir}/{name}")) {
+            if trees.new.join(&name).symlink_metadata().is_err() {
+                continue;
+            }
+            let number = |volume: &Volume| volume.symlink_metadata(&name).unwrap().ino();
+            assert_eq!(number(&before), number(&after), "{name}");
+            special += 1;
+        }
     }
-    assert!(kept > 400, "{kept}");
+    assert!(kept > 400 && special >= 11 * 4, "{kept} and {special}");
 }
 
 #[test]
@@ -199,6 +233,54 @@ fn the_same_tree_makes_the_same_image() {
     let (used, kept) = shared(&at("b"), &at("a"));
     // The superblock, and the first block of the journal, which has the UUID.
     assert!(used - kept <= 2, "{kept} of {used}");
+}
+
+/// The numbers of what is left have gaps then.
+#[test]
+fn files_keep_their_numbers_when_more_files_go_than_come() {
+    if !have("e2fsck") {
+        return;
+    }
+    let trees = trees(7);
+    let at = |name: &str| trees.dir.path().join(name);
+    fs::remove_dir_all(trees.new.join("another")).unwrap();
+    set_times(&trees.new);
+    for (name, features) in [
+        ("plain", ""),
+        ("ext2", "^metadata_csum,^has_journal,^extents"),
+    ] {
+        let builder = || {
+            let builder = VolumeBuilder::new().block_size(4096).size(64 * MIB);
+            builder.features(features)
+        };
+        let (old, over) = (at(&format!("{name}-old")), at(&format!("{name}-over")));
+        build(builder(), &trees.old, &old, None);
+        build(builder(), &trees.new, &over, Some(&old));
+        assert_e2fsck_clean(&over);
+        assert_kept(&trees, &old, &over);
+        let volume = Volume::open_read_only(&over).unwrap();
+        let found = snapshot_volume(&volume, "/").unwrap();
+        assert_same(&found, &snapshot_host(&trees.new).unwrap(), &["lost+found"]);
+    }
+}
+
+/// Neither the number of inodes of a large base, nor the numbers that a file may have there, make a small volume large.
+#[test]
+fn a_large_base_makes_no_large_volume() {
+    if !have("e2fsck") {
+        return;
+    }
+    let trees = trees(8);
+    let at = |name: &str| trees.dir.path().join(name);
+    let large = || VolumeBuilder::new().block_size(4096).size(16 << 30);
+    build(large(), &trees.old, &at("large"), None);
+    let small = || VolumeBuilder::new().block_size(4096).size_auto(0);
+    build(small(), &trees.new, &at("alone"), None);
+    build(small(), &trees.new, &at("over"), Some(&at("large")));
+    assert_e2fsck_clean(&at("over"));
+    let bytes = |name: &str| fs::metadata(at(name)).unwrap().len();
+    let (over, alone) = (bytes("over"), bytes("alone"));
+    assert!(over <= alone + alone / 4, "{over} and {alone} bytes");
 }
 
 #[test]

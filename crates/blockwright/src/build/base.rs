@@ -86,7 +86,8 @@ fn place(
     block_bytes: u32,
 ) -> Result<Option<BaseFile>> {
     let attr = volume.vfs().stat(inode);
-    if attr.kind as u32 != node.kind as u32 {
+    // The two enums list the kinds in different orders.
+    if attr.kind.mode_bits() != u32::from(node.kind.mode_bits()) {
         return Ok(None);
     }
     let mut file = BaseFile {

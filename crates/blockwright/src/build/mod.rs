@@ -449,6 +449,8 @@ impl VolumeBuilder {
 
     /// An earlier build of the volume (ext2, ext3 or ext4): files and directories that are there as well get the same inode numbers, and the same blocks if
     /// they need no more of them. So images of consecutive builds share most of their bytes. The contents are those of the sources in any case.
+    /// The base is not trusted: numbers above four times what the sources need are not kept, and [`VolumeBuilder::size_auto`] takes over its number of
+    /// inodes only up to four times what is needed.
     ///
     /// Checksums start from the earlier volume's seed (feature `metadata_csum_seed`, unless [`VolumeBuilder::features`] names it), and directories are
     /// hashed with its seed, because the UUID is another one.

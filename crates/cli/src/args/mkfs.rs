@@ -76,7 +76,8 @@ pub struct MkfsArgs {
     #[arg(short = 'i', long, value_name = "BYTES", value_parser = parse_size)]
     pub bytes_per_inode: Option<u64>,
     /// Lay the volume over an earlier build of it (ext2, ext3, ext4): what both have keeps its inode numbers and blocks, so that their images share chunks
-    /// (`blockwright chunk`). An image, a partition of one, or chunks:INDEX?store=STORE
+    /// (`blockwright chunk`). An image, a partition of one, or chunks:INDEX?store=STORE. Numbers above four times what the sources need are not kept, and
+    /// --size auto takes over its number of inodes only up to four times what is needed
     #[arg(long, value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
     pub base: Option<PathBuf>,
     /// Number of inodes

@@ -3,8 +3,9 @@
 use super::planned::{Content, Plan};
 use crate::options::Before;
 use blockwright_ondisk::ext4::{
-    BlockNo, ChecksumKind, FormatError, GroupDesc, GroupFlags, GroupNo,
+    BlockNo, ChecksumKind, FormatError, GroupDesc, GroupFlags, GroupNo, Ino,
 };
+use std::ops::Range;
 
 /// A planned group's descriptor, and its bitmaps where they have to be written.
 pub(crate) struct GroupImage {
@@ -42,6 +43,27 @@ fn set_bits(bitmap: &mut [u8], from: usize, to: usize) {
     }
 }
 
+/// The used inodes of a group, as runs of positions in its table: the reserved ones, and the planned ones, which may have gaps.
+fn used_inodes(plan: &Plan, group: GroupNo) -> Vec<Range<u32>> {
+    let ipg = u64::from(plan.shape.geo.inodes_per_group);
+    let before = u64::from(group.0) * ipg;
+    let reserved = u64::from(Ino::FIRST_NON_RESERVED.0 - 1).saturating_sub(before);
+    let first = plan
+        .inodes
+        .partition_point(|i| u64::from(i.ino.0) <= before);
+    let planned = plan.inodes[first..].iter();
+    let planned = planned.map(|i| u64::from(i.ino.0) - before - 1);
+    let used = (0..reserved.min(ipg)).chain(planned.take_while(|at| *at < ipg));
+    let mut runs: Vec<Range<u32>> = Vec::new();
+    for at in used.map(|at| at as u32) {
+        match runs.last_mut() {
+            Some(last) if at <= last.end => last.end = last.end.max(at + 1),
+            _ => runs.push(at..at + 1),
+        }
+    }
+    runs
+}
+
 /// Whether a reader that finds the group's block bitmap unwritten would assume just what is true:
 /// that only the group's own metadata is taken.
 fn only_own_metadata(plan: &Plan, group: GroupNo, taken: u64) -> bool {
@@ -74,7 +96,9 @@ pub(crate) fn image(
     let runs: Vec<(u64, u64)> = plan.space.taken_in(first, first + clusters).collect();
     let taken: u64 = runs.iter().map(|(s, e)| e - s).sum();
     let ipg = geo.inodes_per_group;
-    let used_inodes = plan.last_ino.saturating_sub(group.0 * ipg).min(ipg);
+    let inodes = used_inodes(plan, group);
+    let used = inodes.iter().map(|run| run.end - run.start).sum::<u32>();
+    let unused_behind = ipg - inodes.last().map_or(0, |run| run.end);
     let last = group.0 + 1 == geo.groups_count;
 
     let mut flags = GroupFlags::empty();
@@ -82,7 +106,7 @@ pub(crate) fn image(
         if plan.before == Before::Zeroes {
             flags |= GroupFlags::INODE_ZEROED;
         }
-        if used_inodes == 0 && group.0 != 0 {
+        if used == 0 && group.0 != 0 {
             flags |= GroupFlags::INODE_UNINIT;
         }
         if group.0 != 0 && !last && only_own_metadata(plan, group, taken) {
@@ -94,13 +118,13 @@ pub(crate) fn image(
         inode_bitmap: place.inode_bitmap,
         inode_table: place.inode_table,
         free_clusters: (clusters - taken) as u32,
-        free_inodes: ipg - used_inodes,
+        free_inodes: ipg - used,
         used_dirs,
         flags,
         exclude_bitmap: BlockNo(0),
         block_bitmap_csum: 0,
         inode_bitmap_csum: 0,
-        itable_unused: if checksums { ipg - used_inodes } else { 0 },
+        itable_unused: if checksums { unused_behind } else { 0 },
     };
     let bits = geo.block_len() * 8;
     let block_bitmap = (!flags.contains(GroupFlags::BLOCK_UNINIT)).then(|| {
@@ -115,7 +139,9 @@ pub(crate) fn image(
     });
     let inode_bitmap = (!flags.contains(GroupFlags::INODE_UNINIT)).then(|| {
         let mut map = vec![0u8; geo.block_len()];
-        set_bits(&mut map, 0, used_inodes as usize);
+        for run in &inodes {
+            set_bits(&mut map, run.start as usize, run.end as usize);
+        }
         set_bits(&mut map, ipg as usize, bits);
         desc.set_inode_bitmap_csum(&map, geo);
         map

@@ -200,7 +200,7 @@ impl<'t> Planner<'t> {
         } else {
             None
         };
-        self.number_nodes(order)?;
+        self.number_nodes(order, value_inodes.len())?;
 
         self.bad_blocks_inode();
         self.journal()?;
@@ -260,7 +260,12 @@ impl<'t> Planner<'t> {
             .overhead_blocks
             .set(u32::try_from(overhead).unwrap_or(0));
         let last_ino = self.next_ino - 1;
-        self.raw.free_inodes_count.set(geo.inodes_count - last_ino);
+        let reserved = Ino::FIRST_NON_RESERVED.0 - 1;
+        let planned = self.inodes.iter().filter(|i| i.ino.0 > reserved).count();
+        let used = reserved + u32::try_from(planned).unwrap_or(u32::MAX);
+        self.raw
+            .free_inodes_count
+            .set(geo.inodes_count.saturating_sub(used));
         self.raw.set_free_blocks_count(self.space.free_blocks());
         self.raw.set_features(geo.features);
         self.inodes.sort_by_key(|i| i.ino);
@@ -341,31 +346,19 @@ impl<'t> Planner<'t> {
         (runs, taken)
     }
 
-    /// Numbers for what has none yet, without gaps: the base's where it has one, and the others in the order of the walk.
-    fn number_nodes(&mut self, order: &[(NodeId, u32)]) -> Result<()> {
+    /// Numbers for what has none yet. `spare` numbers stay free behind the last one.
+    fn number_nodes(&mut self, order: &[(NodeId, u32)], spare: usize) -> Result<()> {
         let ids = order.iter().map(|(id, _)| *id);
         let open: Vec<NodeId> = ids.filter(|id| self.ino_of[id.0 as usize].0 == 0).collect();
-        let first = self.next_ino;
-        let mut free = Vec::with_capacity(open.len());
-        for _ in &open {
-            free.push(Some(self.new_ino()?));
-        }
-        for id in &open {
-            let before = self.base.and_then(|base| base.files.get(id));
-            let at = before.and_then(|file| file.ino.checked_sub(first));
-            if let Some(ino) = at.and_then(|at| free.get_mut(at as usize)?.take()) {
-                self.ino_of[id.0 as usize] = ino;
-            }
-        }
-        let mut rest = free.into_iter().flatten();
-        for id in open {
-            let own = &mut self.ino_of[id.0 as usize];
-            if own.0 == 0 {
-                *own = rest.next().ok_or(MkfsError::NoInodes {
-                    inodes: u64::from(self.shape.geo.inodes_count),
-                    needed: order.len() as u64,
-                })?;
-            }
+        let inodes = self.shape.geo.inodes_count;
+        let numbers = base::numbers(self.base, &open, self.next_ino..=inodes, spare);
+        let numbers = numbers.ok_or(MkfsError::NoInodes {
+            inodes: u64::from(inodes),
+            needed: self.tree.nodes.len() as u64 + 11,
+        })?;
+        for (id, number) in open.into_iter().zip(numbers) {
+            self.ino_of[id.0 as usize] = Ino(number);
+            self.next_ino = self.next_ino.max(number + 1);
         }
         Ok(())
     }

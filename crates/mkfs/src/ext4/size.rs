@@ -1,6 +1,6 @@
 //! The smallest volume that a tree fits.
 
-use super::base::Base;
+use super::base::{Base, INODES_TIMES_MAX};
 use super::options::FormatOptions;
 use super::plan::plan_over;
 use super::planned::Plan;
@@ -31,7 +31,7 @@ pub fn smallest(
     smallest_over(options, tree, goal, None)
 }
 
-/// As [`smallest`], on top of an earlier build, whose number of inodes is kept where it is enough.
+/// As [`smallest`], on top of an earlier build. Its number of inodes is kept if it is enough, and at most four times what the tree and its free room need.
 ///
 /// # Errors
 /// As [`smallest`] and [`plan_over`].
@@ -45,8 +45,11 @@ pub fn smallest_over(
     let block = u64::from(*options.block_bytes.get_or_insert(BLOCK_BYTES));
     if options.inodes.is_none() && options.inode_ratio.is_none() {
         let own = tree.reachable().len() as u64 + OWN_INODES;
-        let before = base.map_or(0, |base| u64::from(base.inodes));
-        options.inodes = Some((own + goal.free_bytes / 16_384).max(before));
+        let needed = own + goal.free_bytes / 16_384;
+        let before = base.map(|base| u64::from(base.inodes)).filter(|before| {
+            (needed..=needed.saturating_mul(u64::from(INODES_TIMES_MAX))).contains(before)
+        });
+        options.inodes = Some(before.unwrap_or(needed));
     }
     let goal_blocks = goal.free_bytes.div_ceil(block);
     // How many blocks a volume of this many lacks; negative when it has more than enough.
