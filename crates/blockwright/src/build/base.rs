@@ -95,25 +95,78 @@ fn place(
         extents: Vec::new(),
     };
     let unit = u64::from(block_bytes);
-    // No more than the new file can use, whatever the base claims.
-    let end = match attr.kind {
-        FileKind::Regular => attr.size.min(node.stored_bytes()),
-        FileKind::Directory => attr.size.min((node.children.len() as u64 + 64) * 1024),
-        _ => 0,
+    // No more than the new file can use, whatever the base claims: neither its holes nor what is behind the first block that is missing.
+    let directory = 0..attr.size.min((node.children.len() as u64 + 64) * 1024);
+    let ranges = match attr.kind {
+        FileKind::Regular => node.data.as_slice(),
+        FileKind::Directory => std::slice::from_ref(&directory),
+        _ => &[],
     };
     let mut at = 0;
-    while at < end {
-        let mapping = volume.vfs().engine().map(inode, at, end - at)?;
-        let next = mapping.offset.saturating_add(mapping.bytes);
-        if next <= at {
-            break;
-        }
-        if let Place::Mapped(start) | Place::Unwritten(start) = mapping.place {
+    for range in ranges {
+        at = at.max(range.start / unit * unit);
+        while at < range.end {
+            let mapping = volume.vfs().engine().map(inode, at, range.end - at)?;
+            let next = mapping.offset.saturating_add(mapping.bytes).min(range.end);
+            let (Place::Mapped(start) | Place::Unwritten(start)) = mapping.place else {
+                return Ok(Some(file));
+            };
+            if next <= at {
+                return Ok(Some(file));
+            }
             let physical = start.0.saturating_add(at - mapping.offset);
             let blocks = (next - at).div_ceil(unit);
             file.extents.push((at / unit, physical / unit, blocks));
+            at = next.next_multiple_of(unit);
         }
-        at = next.next_multiple_of(unit);
     }
     Ok(Some(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::VolumeBuilder;
+    use blockwright_device::MemoryDevice;
+    use blockwright_ondisk::ext4::{FileKind as NodeKind, Timestamp};
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    const BLOCK: u64 = 4096;
+    const MIB: u64 = 1 << 20;
+
+    /// A base claims 2048 extents in a file that has two blocks of data now.
+    #[test]
+    fn a_sparse_file_takes_no_more_than_its_data_from_a_base() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = File::create(dir.path().join("file")).unwrap();
+        old.set_len(32 * MIB).unwrap();
+        for block in (0..4096).filter(|block| block % 2 == 0) {
+            old.write_all_at(b"old", block * BLOCK).unwrap();
+        }
+        let device: SharedDevice = Arc::new(MemoryDevice::new(64 * MIB));
+        let builder = VolumeBuilder::new().block_size(4096).size(64 * MIB);
+        builder.from(dir.path()).create_on(&device).unwrap();
+
+        let now = Timestamp { secs: 0, nanos: 0 };
+        let of = |data: &[u64]| {
+            let mut tree = Tree::empty(0, (0, 0));
+            let mut node = Node::new(NodeKind::Regular, 0o644, now);
+            node.size = 32 * MIB;
+            // The last byte of a block and the first one.
+            let range = |block: &u64| block * BLOCK + 4095..block * BLOCK + 4096;
+            node.data = data.iter().map(range).collect();
+            let id = tree.add(node);
+            let root = &mut tree.node_mut(NodeId::ROOT).children;
+            root.insert(b"file".to_vec(), id);
+            let base = read(&device, &tree).unwrap();
+            let extents = &base.files[&id].extents;
+            let logical = extents.iter().map(|(at, _, blocks)| (*at, *blocks));
+            logical.collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[0, 4094]), [(0, 1), (4094, 1)]);
+        // The base has a hole where the second one is.
+        assert_eq!(of(&[0, 2, 5, 6, 8]), [(0, 1), (2, 1)]);
+        assert_eq!(of(&[]), []);
+    }
 }
