@@ -1,7 +1,7 @@
 //! The house's rule against import circles: inside a crate, files import each other in one direction only.
 //!
-//! A parent and the modules inside it may import each other, because they are one part in several files. Test modules are not
-//! looked at. A circle is found in the text of `use` declarations and of paths that begin with `crate::` or `super::`. A name that
+//! A parent and the modules inside it may import each other, because they are one part in several files. Modules and other
+//! items that tests alone have are not looked at. A circle is found in the text of `use` declarations and of paths that begin with `crate::` or `super::`. A name that
 //! a module takes from another one (`pub use`, as in `lib.rs`, but also `use`) counts as the file that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,14 +92,44 @@ fn code(text: &str) -> String {
     let mut code = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
-        if line == "#[cfg(test)]" {
-            // The item ends at a semicolon, or at the brace in its first column.
-            lines.find(|line| line.ends_with(';') && !line.starts_with(' ') || *line == "}");
+        let condition = line
+            .strip_prefix("#[cfg(")
+            .and_then(|l| l.strip_suffix(")]"));
+        if condition.is_some_and(implies_test) {
+            // The item ends at a semicolon or a brace, in a line that begins in the first column.
+            lines.find(|line| !line.starts_with(' ') && line.ends_with([';', '}']));
             continue;
         }
         code.push(line.split("//").next().unwrap_or_default());
     }
     code.join("\n")
+}
+
+/// Whether a condition of `cfg` holds in builds of tests only.
+fn implies_test(condition: &str) -> bool {
+    let list = |name: &str| {
+        let inside = condition.strip_prefix(name)?.strip_prefix('(')?;
+        inside.strip_suffix(')')
+    };
+    match (list("all"), list("any")) {
+        (Some(all), _) => conditions(all).any(implies_test),
+        (_, Some(any)) => conditions(any).all(implies_test),
+        _ => condition == "test",
+    }
+}
+
+/// The conditions of a list: what commas outside of parentheses separate.
+fn conditions(list: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0;
+    list.split(move |c| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        depth == 0 && c == ','
+    })
+    .map(str::trim)
 }
 
 /// The absolute paths that a module's code names.
@@ -320,6 +350,42 @@ mod tests {
                 ("b.rs", "use crate::a::A;"),
             ]);
             assert_eq!(found, ["a, b"], "{test}");
+        }
+    }
+
+    /// Items that tests alone have end at a semicolon or a brace in the first column.
+    #[test]
+    fn conditions_that_imply_tests_make_no_circle() {
+        let found = |condition: &str, item: &str| {
+            circles_of(&[
+                ("a.rs", "use crate::b::B;"),
+                ("b.rs", &format!("#[cfg({condition})]\n{item}\nfn f() {{}}")),
+            ])
+        };
+        for item in [
+            "use crate::a::A;",
+            "fn f() { crate::a::A }",
+            "#[allow(unused)]\nmod tests {\n    use crate::a::A;\n}",
+        ] {
+            for only in [
+                "test",
+                "all(test, unix)",
+                "all(feature = \"x\", test)",
+                "all(not(y), all(any(unix, windows), test))",
+                "any(test, all(test, unix))",
+            ] {
+                assert!(found(only, item).is_empty(), "{only}: {item}");
+            }
+            for also in [
+                "not(test)",
+                "doctest",
+                "any(test, unix)",
+                "all(any(test, unix), x)",
+                "all(not(test), unix)",
+                "feature = \"test\"",
+            ] {
+                assert_eq!(found(also, item), ["a, b"], "{also}: {item}");
+            }
         }
     }
 
