@@ -1,4 +1,5 @@
-//! The house's rules, checked: arrows between rooms, import circles inside them, `unsafe`, length of files, formatting, lints, links of the documentation.
+//! The house's rules, checked: arrows between rooms, import circles inside them, `unsafe`, length of files,
+//! conflict markers, formatting, lints, links of the documentation.
 
 use crate::circles::circles;
 use crate::tools::cargo_path;
@@ -108,6 +109,10 @@ fn rules() -> (usize, Vec<String>) {
         fuzzing_stays_outside(&files, &mut faults);
     }
     fuzzing_stays_outside(&build_files(&crates, &names), &mut faults);
+    match tracked_files() {
+        Ok(files) => no_conflicts(&files, &mut faults),
+        Err(told) => faults.push(told),
+    }
     (names.len(), faults)
 }
 
@@ -233,6 +238,48 @@ fn fuzzing_stays_outside(files: &[PathBuf], faults: &mut Vec<String>) {
             if names || links {
                 faults.push(format!(
                     "{}:{}: {FUZZING} and libfuzzer are for `cargo xtask fuzz` alone",
+                    file.display(),
+                    number + 1
+                ));
+            }
+        }
+    }
+}
+
+/// The files that git tracks; none where this is no repository, as in an unpacked archive.
+fn tracked_files() -> Result<Vec<PathBuf>, String> {
+    let root = workspace();
+    if !root.join(".git").exists() {
+        eprintln!("xtask check: SKIPPED conflict markers: this is no git repository");
+        return Ok(Vec::new());
+    }
+    // CI may run as another user than the one whose files these are.
+    let listed = Command::new("git")
+        .args(["-c", "safe.directory=*", "ls-files", "-z"])
+        .current_dir(&root)
+        .output()
+        .map_err(|e| format!("git: {e}"))?;
+    if !listed.status.success() {
+        let told = String::from_utf8_lossy(&listed.stderr);
+        return Err(format!("git ls-files: {told}"));
+    }
+    let names = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let names = names.split('\0').filter(|name| !name.is_empty());
+    Ok(names.map(|name| root.join(name)).collect())
+}
+
+/// Lines of text files that a merge left behind.
+fn no_conflicts(files: &[PathBuf], faults: &mut Vec<String>) {
+    for file in files {
+        // Deleted, or a symbolic link to nothing.
+        let Ok(bytes) = fs::read(file) else { continue };
+        if bytes.contains(&0) {
+            continue;
+        }
+        for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+            if line.starts_with(b"<<<<<<< ") || line.starts_with(b">>>>>>> ") {
+                faults.push(format!(
+                    "{}:{}: a conflict of a merge",
                     file.display(),
                     number + 1
                 ));
@@ -377,6 +424,33 @@ mod tests {
             assert_eq!(faults.len(), expected, "{faults:?}");
         }
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_conflict_of_a_merge_is_found() {
+        let dir = std::env::temp_dir().join(format!("bw-conflict-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("file");
+        let found = |bytes: &[u8]| {
+            fs::write(&file, bytes).unwrap();
+            let mut faults = Vec::new();
+            no_conflicts(std::slice::from_ref(&file), &mut faults);
+            faults.len()
+        };
+        let (ours, theirs) = ("<".repeat(7) + " ours", ">".repeat(7) + " theirs");
+        let conflict = format!("a\n{ours}\nb\n=======\nc\n{theirs}\n");
+        assert_eq!(found(conflict.as_bytes()), 2);
+        assert_eq!(found(theirs.as_bytes()), 1);
+        // Text that is not UTF-8 is text, and what has zeroes is not.
+        assert_eq!(found(&[b"\xff\r\n", ours.as_bytes()].concat()), 1);
+        assert_eq!(found(&[b"\0\n", ours.as_bytes()].concat()), 0);
+        // Quoted, and the underline of a heading.
+        assert_eq!(found(format!("    {ours}\n> {theirs}\n").as_bytes()), 0);
+        assert_eq!(found(b"Title\n=======\n<<<<<<<<\n>>>>>>>\n"), 0);
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(tracked_files().is_ok_and(|files| {
+            files.is_empty() || files.iter().any(|f| f.ends_with("xtask/src/check.rs"))
+        }));
     }
 
     #[test]

@@ -31,8 +31,8 @@ pub(crate) fn target_dir() -> PathBuf {
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 
-  check            the house's rules: arrows between rooms, unsafe, length of files, formatting, lints, links of the documentation;
-                   the library with each feature alone, with the oldest compiler, and for other hosts; licences
+  check            the house's rules: arrows between rooms, unsafe, length of files, conflict markers, formatting, lints, links of the
+                   documentation; the library with each feature alone and in pairs, with the oldest compiler, and for other hosts; licences
   test [FILTER]    every test, with a count at the end; without a filter each fuzz target for 20 s first
   interop          only the tests against e2fsprogs and the running kernel
   crash [N]        only the crash explorer; N: f2fs under threads that take turns, each run cut three times, until N crash images
