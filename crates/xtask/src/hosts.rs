@@ -6,9 +6,17 @@ use serde_json::Value;
 use std::fs;
 use std::process::Command;
 
-/// Features of the library that are compiled alone.
-const FEATURES: &[&str] = &[
-    "", "ext4", "f2fs", "build", "resize", "disk", "chunks", "verity", "uring", "nbd",
+/// Features of the library that are compiled together, because one has code for the other. Each is also compiled alone.
+const PAIRS: &[&str] = &[
+    "ext4,f2fs",
+    "ext4,casefold",
+    "ext4,resize",
+    "f2fs,casefold",
+    "f2fs,zstd",
+    "disk,zstd",
+    "build,gzip",
+    "build,zstd",
+    "build,xz",
 ];
 
 /// What a reader of ext4 alone may pull, itself and our own crates counted.
@@ -44,12 +52,18 @@ const LICENCES: &[&str] = &[
 /// Everything here that needs compilers. What is wrong, in sentences.
 pub(crate) fn check() -> Vec<String> {
     let mut faults = Vec::new();
-    for feature in FEATURES {
-        let what = format!("the library with the features [{feature}]");
-        faults.extend(library(&what, feature));
+    match library_features() {
+        Ok(features) => {
+            let alone = features.iter().map(String::as_str);
+            for list in alone.chain([""]).chain(PAIRS.iter().copied()) {
+                let what = format!("the library with the features [{list}]");
+                faults.extend(library(&what, list));
+            }
+        }
+        Err(told) => faults.push(told),
     }
     faults.extend(reader());
-    faults.extend(oldest());
+    faults.extend(oldest().err());
     let installed = output(Command::new("rustup").args(["target", "list", "--installed"]));
     for target in TARGETS {
         if installed
@@ -73,6 +87,44 @@ fn output(command: &mut Command) -> Result<String, String> {
         true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
         false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
     }
+}
+
+/// What cargo says of the workspace's own packages.
+fn own_packages() -> Result<Value, String> {
+    let mut command = Command::new(cargo_path());
+    command.args(["metadata", "--no-deps", "--format-version", "1"]);
+    let told = output(&mut command)?;
+    serde_json::from_str(&told).map_err(|e| format!("cargo metadata: {e}"))
+}
+
+fn own_package<'a>(metadata: &'a Value, name: &str) -> Result<&'a Value, String> {
+    let packages = metadata["packages"].as_array();
+    let found = packages.and_then(|all| all.iter().find(|p| p["name"] == name));
+    found.ok_or_else(|| format!("cargo metadata: no package {name}"))
+}
+
+/// The features that the library's manifest has, but for the default ones.
+fn library_features() -> Result<Vec<String>, String> {
+    let metadata = own_packages()?;
+    let features = own_package(&metadata, "blockwright")?["features"].as_object();
+    let features = features.ok_or("cargo metadata: no features")?;
+    let names = features.keys().filter(|name| *name != "default");
+    Ok(names.cloned().collect())
+}
+
+/// Dependencies of the devices' optional back ends that other hosts would get as well: each back end is of one host.
+fn back_ends(metadata: &Value) -> Result<Vec<String>, String> {
+    let device = own_package(metadata, "blockwright-device")?;
+    let dependencies = device["dependencies"].as_array();
+    let dependencies = dependencies.ok_or("cargo metadata: no dependencies")?;
+    let everywhere = dependencies
+        .iter()
+        .filter(|d| d["optional"] == true && d["target"].is_null());
+    let fault = |d: &Value| {
+        let name = d["name"].as_str().unwrap_or_default();
+        format!("device: {name} is a dependency on every host, and its back end of one host")
+    };
+    Ok(everywhere.map(fault).collect())
 }
 
 fn library(what: &str, features: &str) -> Option<String> {
@@ -100,18 +152,32 @@ fn compile(what: &str, of: &[&str]) -> Option<String> {
     Some(format!("{what}: {told}"))
 }
 
-/// The whole workspace with the oldest compiler that the manifests promise.
-fn oldest() -> Option<String> {
-    let manifest = fs::read_to_string(workspace().join("Cargo.toml")).ok()?;
-    let version = manifest
-        .lines()
-        .find_map(|line| line.strip_prefix("rust-version = "))?
-        .trim_matches('"');
-    let toolchain = format!("{version}.0");
+/// The toolchain of the `rust-version` in a manifest.
+fn oldest_toolchain(manifest: &str) -> Result<String, String> {
+    let mut lines = manifest.lines().map(|line| line.split('=').map(str::trim));
+    let value =
+        lines.find_map(|mut line| (line.next() == Some("rust-version")).then(|| line.next()));
+    let version = value.flatten().map(|value| value.trim_matches('"'));
+    let version = version.ok_or("the workspace's manifest has no rust-version")?;
+    let numbers: Vec<&str> = version.split('.').collect();
+    if !numbers.iter().all(|n| n.parse::<u32>().is_ok()) || !(2..=3).contains(&numbers.len()) {
+        return Err(format!("the workspace's rust-version is {version}"));
+    }
+    Ok(match numbers.len() {
+        2 => format!("{version}.0"),
+        _ => version.to_owned(),
+    })
+}
+
+/// Compiles the whole workspace with the oldest compiler that the manifests promise. Without that compiler this is skipped.
+fn oldest() -> Result<(), String> {
+    let path = workspace().join("Cargo.toml");
+    let manifest = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let toolchain = oldest_toolchain(&manifest)?;
     let there = output(Command::new("rustc").args([format!("+{toolchain}").as_str(), "-V"]));
     if there.is_err() {
         eprintln!("xtask check: SKIPPED Rust {toolchain}: rustup toolchain install {toolchain}");
-        return None;
+        return Ok(());
     }
     let mut command = Command::new("cargo");
     command.arg(format!("+{toolchain}"));
@@ -121,8 +187,8 @@ fn oldest() -> Option<String> {
     }
     command.args(["check", "--workspace", "--quiet"]);
     command.arg("--target-dir").arg(target_dir().join("oldest"));
-    let told = output(&mut command).err()?;
-    Some(format!("Rust {toolchain}: {told}"))
+    let built = output(&mut command);
+    built.map_or_else(|told| Err(format!("Rust {toolchain}: {told}")), |_| Ok(()))
 }
 
 /// A program that only reads ext4, as a user would write it, which is given an f2fs volume.
@@ -196,6 +262,10 @@ pub(crate) fn dependencies() -> Vec<String> {
             "a reader of ext4 pulls {} crates, at most {READER_CRATES_MAX}: {found:?}",
             found.len()
         )),
+        Err(told) => faults.push(told),
+    }
+    match own_packages().and_then(|metadata| back_ends(&metadata)) {
+        Ok(found) => faults.extend(found),
         Err(told) => faults.push(told),
     }
     let mut command = Command::new(cargo_path());
@@ -292,6 +362,64 @@ mod tests {
     fn readers_are_small_and_licences_are_free() {
         let faults = dependencies();
         assert!(faults.is_empty(), "{faults:#?}");
+    }
+
+    /// A feature of the manifest is compiled, whether or not this file knows it.
+    #[test]
+    fn features_are_those_of_the_manifest() {
+        let features = library_features().unwrap();
+        let manifest = workspace().join("crates/blockwright/Cargo.toml");
+        let manifest = fs::read_to_string(manifest).unwrap();
+        let section = manifest.split("[features]\n").nth(1).unwrap();
+        let section = section.split("\n[").next().unwrap();
+        let keys = section
+            .lines()
+            .filter(|l| l.starts_with(char::is_lowercase));
+        let mut keys: Vec<&str> = keys.filter_map(|l| l.split(' ').next()).collect();
+        keys.retain(|key| *key != "default");
+        keys.sort_unstable();
+        assert!(keys.len() >= 13, "{keys:?}");
+        assert_eq!(features, keys);
+        for name in PAIRS.iter().flat_map(|pair| pair.split(',')) {
+            assert!(features.iter().any(|f| f == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_back_end_of_one_host_pulls_nothing_elsewhere() {
+        let with = |target: Value, optional| {
+            let dependencies = serde_json::json!([
+                { "name": "x", "optional": optional, "target": target },
+            ]);
+            let package =
+                serde_json::json!({ "name": "blockwright-device", "dependencies": dependencies });
+            back_ends(&serde_json::json!({ "packages": [package] })).unwrap()
+        };
+        assert_eq!(with(Value::Null, true).len(), 1);
+        assert!(with(Value::Null, false).is_empty());
+        assert!(with("cfg(target_os = \"linux\")".into(), true).is_empty());
+        assert!(back_ends(&serde_json::json!({})).is_err());
+    }
+
+    #[test]
+    fn a_rust_version_that_cannot_be_read_is_a_fault() {
+        let found = |text: &str| oldest_toolchain(text).ok();
+        for manifest in [
+            "[workspace.package]\nrust-version = \"1.88\"\n",
+            "rust-version=\"1.88.0\"",
+        ] {
+            assert_eq!(found(manifest).as_deref(), Some("1.88.0"));
+        }
+        for manifest in [
+            "",
+            "rust-version.workspace = true",
+            "rust-version = \"\"",
+            "rust-version = \"1\"",
+            "rust-version = \"1.x\"",
+            "# rust-version = \"1.88\"",
+        ] {
+            assert_eq!(found(manifest), None, "{manifest}");
+        }
     }
 
     #[test]
