@@ -41,7 +41,6 @@ mod target;
 mod tree;
 
 use crate::{Error, ErrorKind, Format, Result};
-use blockwright_chunks::ChunkAddress;
 use blockwright_device::{DirectIo, HostDevice, NbdAddress, OpenMode, SharedDevice};
 use blockwright_disk::Place;
 use blockwright_disk::container::{self, detect_file};
@@ -678,7 +677,7 @@ impl VolumeBuilder {
     pub fn create(&self, path: impl AsRef<Path>) -> Result<BuildReport> {
         let path = path.as_ref();
         if NbdAddress::parse(path).is_some()
-            || ChunkAddress::parse(path).is_some()
+            || part::is_in_chunks(path)
             || Place::of(path).part.is_some()
             || detect_file(path) != container::Format::Raw
         {

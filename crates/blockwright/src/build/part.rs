@@ -200,3 +200,15 @@ pub(crate) fn derived(parts: &[&[u8]]) -> [u8; 16] {
     }
     digest::as_uuid(hash)
 }
+
+/// Whether a path names an image in chunks, which is only read.
+#[cfg(feature = "chunks")]
+pub(super) fn is_in_chunks(path: &Path) -> bool {
+    blockwright_chunks::ChunkAddress::parse(path).is_some()
+}
+
+/// Without the feature, every path is that of a file.
+#[cfg(not(feature = "chunks"))]
+pub(super) fn is_in_chunks(_path: &Path) -> bool {
+    false
+}

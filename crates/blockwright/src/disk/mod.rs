@@ -1,4 +1,4 @@
-//! Disks: partitions as devices, and disks made whole. A path like `disk.img:p2` also works wherever a volume is opened.
+//! Disks: partitions as devices, and disks made whole (feature `build`). A path like `disk.img:p2` also works wherever a volume is opened.
 //!
 //! ```
 //! use blockwright::disk::{container::Format, DiskBuilder, Part, Scheme};
@@ -21,7 +21,9 @@
 //! # }
 //! ```
 
+#[cfg(feature = "build")]
 mod builder;
+#[cfg(feature = "build")]
 mod part;
 
 pub use blockwright_disk::table::{ALIGNMENT, Architecture, PartitionType, Purpose, parse_guid};
@@ -29,5 +31,7 @@ pub use blockwright_disk::{
     Disk, Error, Partition, Place, Result, Scheme, Selector, Table, container, convert, open,
     overlay, probe, qcow2,
 };
+#[cfg(feature = "build")]
 pub use builder::{DiskBuilder, DiskReport, PartReport, add};
+#[cfg(feature = "build")]
 pub use part::Part;
