@@ -390,7 +390,7 @@ fn damaged_bases_do_no_harm() {
         fs::remove_file(out).unwrap();
     }
     println!("{refused} bases were refused, {changed} changed the volume, {same} did not");
-    assert!(refused + changed > 12 && changed > 3);
+    assert!(refused + changed > 12 && changed > 0 && changed + same > 3);
 }
 
 /// Where the metadata of a volume has anything but zeroes: all blocks but those of regular files.
