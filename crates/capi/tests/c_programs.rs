@@ -81,6 +81,7 @@ enum How {
     Plain,
     Static,
     Sanitized,
+    Valgrind,
 }
 
 /// Compiles a program and runs it.
@@ -107,7 +108,18 @@ fn compile_and_run(source: &Path, how: How, dir: &Path, args: &[&str]) -> String
         }
     }
     run(&mut cc);
-    let mut command = Command::new(&program);
+    let mut command = match how {
+        How::Valgrind => {
+            let mut valgrind = Command::new("valgrind");
+            valgrind
+                .args(["--quiet", "--error-exitcode=9", "--leak-check=full"])
+                .arg("--errors-for-leak-kinds=definite")
+                .arg(&program)
+                .env("NO_URING", "1");
+            valgrind
+        }
+        _ => Command::new(&program),
+    };
     run(command
         .args(args)
         .env("LD_LIBRARY_PATH", installed().join("usr/lib"))
@@ -173,6 +185,14 @@ fn with_the_static_library() {
 #[test]
 fn under_address_and_undefined_behaviour_sanitizers() {
     programs(How::Sanitized);
+}
+
+/// Without io_uring, and without the sanitizers: no invalid access and no definite leak.
+#[test]
+fn under_valgrind() {
+    if oracles::have(&["valgrind"]) {
+        programs(How::Valgrind);
+    }
 }
 
 /// A C++ compiler takes the header.

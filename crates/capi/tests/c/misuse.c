@@ -10,7 +10,7 @@ static void *use(void *arg) {
     bw_status last = BW_OK;
     /* Until the main thread closes the volume; from then on each call is refused. */
     for (int i = 0; i < 100000; i++) {
-        char path[32];
+        char path[32] = "";
         bw_file f;
         snprintf(path, sizeof path, "/t%d", i % 50);
         last = bw_file_open(v, path, BW_WRITE | BW_CREATE, 0600, &f, &own);
