@@ -20,6 +20,11 @@ for pair in $need; do
     fi
 done
 
+# Debian has venv in a package of its own. A Python that comes from elsewhere brings it along.
+if ! python3 -c 'import venv, ensurepip' >/dev/null 2>&1; then
+    missing="$missing python3-venv"
+fi
+
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         echo "setup: installing$missing"

@@ -29,6 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("fuse", &["blockwright", "vfs", "device"]),
     ("ffi", &["blockwright", "check", "device", "disk", "vfs"]),
     ("capi", &["blockwright", "device", "ffi"]),
+    ("python", &["blockwright", "device", "ffi"]),
     ("plot", &[]),
     ("sandbox", &[]),
     ("cli", &["*"]),
@@ -88,23 +89,25 @@ fn rules() -> (usize, Vec<String>) {
         })
         .unwrap_or_default();
     names.sort();
-    for name in &names {
-        let manifest = crates.join(name).join("Cargo.toml");
+    let mut rooms: Vec<(&str, PathBuf)> = names.iter().map(|n| (&**n, crates.join(n))).collect();
+    rooms.push(("python", workspace().join("bindings/python")));
+    for (name, room) in &rooms {
+        let (name, manifest) = (*name, room.join("Cargo.toml"));
         arrows(name, &manifest, &mut faults);
-        published(name, &crates.join(name), &mut faults);
-        if !COMPARING_ROOMS.contains(&name.as_str()) {
+        published(name, room, &mut faults);
+        if !COMPARING_ROOMS.contains(&name) {
             no_comparison(name, &manifest, &mut faults);
         }
         let mut files = Vec::new();
-        let src = crates.join(name).join("src");
+        let src = room.join("src");
         rust_files(&src, &mut files);
         for circle in circles(&src, &files) {
             faults.push(format!("room {name}: files import each other: {circle}"));
         }
-        if !UNSAFE_ROOMS.contains(&name.as_str()) {
+        if !UNSAFE_ROOMS.contains(&name) {
             no_unsafe(&files, &mut faults);
         }
-        rust_files(&crates.join(name).join("tests"), &mut files);
+        rust_files(&room.join("tests"), &mut files);
         not_too_long(&files, &mut faults);
         fuzzing_stays_outside(&files, &mut faults);
     }
@@ -113,7 +116,7 @@ fn rules() -> (usize, Vec<String>) {
         Ok(files) => no_conflicts(&files, &mut faults),
         Err(told) => faults.push(told),
     }
-    (names.len(), faults)
+    (rooms.len(), faults)
 }
 
 /// Keys that the manifest of a published crate has beside its name.

@@ -1,0 +1,34 @@
+"""ext4 and f2fs file systems in images and on block devices: open, make, change and check them, without root and without a mount.
+
+>>> import blockwright
+>>> blockwright.mkfs("disk.img", size=32 << 20)      # doctest: +SKIP
+>>> with blockwright.Volume("disk.img") as volume:   # doctest: +SKIP
+...     (volume / "hello.txt").write_text("hello")
+"""
+
+from ._native import CorruptError, PoisonedError, UnsupportedFeatureError, __version__
+from ._file import RawFile
+from ._path import Path
+from ._tools import BuildReport, CheckReport, Issue, Resized, build_image, check, mkfs, resize
+from ._volume import DirEntry, StatResult, Usage, Volume
+
+__all__ = [
+    "BuildReport",
+    "CheckReport",
+    "CorruptError",
+    "DirEntry",
+    "Issue",
+    "Path",
+    "PoisonedError",
+    "RawFile",
+    "Resized",
+    "StatResult",
+    "UnsupportedFeatureError",
+    "Usage",
+    "Volume",
+    "__version__",
+    "build_image",
+    "check",
+    "mkfs",
+    "resize",
+]

@@ -1,0 +1,222 @@
+"""What works on volumes that are not open: make, check, resize."""
+
+from __future__ import annotations
+
+import html
+import os
+import uuid as _uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import IO, Any, Literal
+
+from . import _native
+
+#: Called with a step, how much of it is done, and how much there is (0 when that is not known).
+Progress = Callable[[str, int, int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """What a volume that was made is like."""
+
+    format: str
+    #: Bytes.
+    size: int
+    block_size: int
+    blocks: int
+    free_blocks: int
+    inodes: int
+    free_inodes: int
+    #: From the sources, directories not counted.
+    files: int
+    directories: int
+    uuid: _uuid.UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One finding of a check."""
+
+    #: A stable name.
+    kind: str
+    severity: Literal["note", "minor", "damage", "fatal"]
+    outcome: Literal["left", "repaired", "unrepairable"]
+    #: For people.
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """The result of a check."""
+
+    issues: list[Issue]
+    #: Issues beyond those listed.
+    suppressed: int
+    #: Nothing worse than notes was found.
+    clean: bool
+    #: Something worse than a note is still there.
+    uncorrected: bool
+    #: Something was written to the image.
+    changed: bool
+    #: As fsck programs have it: 0, 1 or 4.
+    exit_code: int
+    inodes: int
+    inodes_used: int
+    blocks: int
+    blocks_used: int
+    directories: int
+    files: int
+    symlinks: int
+    specials: int
+    names: int
+
+    def __repr__(self) -> str:
+        state = "clean" if self.clean else f"{len(self.issues) + self.suppressed} issues"
+        return f"<blockwright.CheckReport {state}, {self.files} files, {self.directories} directories>"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        rows = "".join(
+            f"<tr><td>{i.severity}</td><td>{i.outcome}</td><td>{html.escape(i.kind)}</td><td>{html.escape(i.text)}</td></tr>"
+            for i in self.issues[:200]
+        )
+        return f"<p>{html.escape(repr(self))}</p>" + (f"<table>{rows}</table>" if rows else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """What a change of size came to, in bytes."""
+
+    before: int
+    now: int
+
+
+def _owner(owner: tuple[int, int] | None) -> tuple[int, int] | None:
+    return None if owner is None else (int(owner[0]), int(owner[1]))
+
+
+def build_image(
+    image: str | os.PathLike[str],
+    sources: str | os.PathLike[str] | IO[bytes] | Iterable[str | os.PathLike[str] | IO[bytes]],
+    *,
+    format: Literal["ext4", "ext3", "ext2", "f2fs"] = "ext4",
+    size: int | None = None,
+    free: int = 0,
+    label: str | bytes | None = None,
+    features: str = "",
+    uuid: _uuid.UUID | None = None,
+    owner: tuple[int, int] | None = None,
+    epoch: int | None = None,
+    block_size: int | None = None,
+    inode_ratio: int | None = None,
+    exist_ok: bool = True,
+    progress: Progress | None = None,
+) -> BuildReport:
+    """Makes a volume from directories, tar files and open tar streams; later sources lie over earlier ones.
+
+    Tar files and streams may be compressed with gzip, zstd or xz.
+
+    Without ``size`` the volume is as small as the sources allow, with ``free`` bytes free. ``owner`` is given to everything from directories.
+    With ``epoch`` (as ``SOURCE_DATE_EPOCH``), the same sources and options make the same bytes.
+    ``progress`` is called from threads of the library, with a step (``reading``, ``copying``, ``finishing``). If it raises an exception, it is not
+    called again, and the exception comes out after the volume is complete.
+    """
+    if isinstance(sources, (str, os.PathLike)) or hasattr(sources, "read"):
+        sources = [sources]  # type: ignore[list-item]
+    if size is not None and free:
+        raise ValueError("free is for volumes without a size")
+    report = _native.build(
+        os.fspath(image),
+        list(sources),
+        format=format,
+        size=size,
+        free=free,
+        auto=size is None,
+        label=label.encode() if isinstance(label, str) else label,
+        features=features,
+        uuid=None if uuid is None else uuid.bytes,
+        owner=_owner(owner),
+        epoch=epoch,
+        block_size=block_size,
+        inode_ratio=inode_ratio,
+        new=not exist_ok,
+        progress=progress,
+    )
+    return _report(report)
+
+
+def mkfs(
+    image: str | os.PathLike[str],
+    size: int | None = None,
+    *,
+    format: Literal["ext4", "ext3", "ext2", "f2fs"] = "ext4",
+    label: str | bytes | None = None,
+    features: str = "",
+    uuid: _uuid.UUID | None = None,
+    owner: tuple[int, int] | None = None,
+    epoch: int | None = None,
+    block_size: int | None = None,
+    inode_ratio: int | None = None,
+    exist_ok: bool = True,
+) -> BuildReport:
+    """Makes an empty volume. Without ``size`` it takes the image or device that is there. ``owner`` is given to the root directory."""
+    report = _native.build(
+        os.fspath(image),
+        [],
+        format=format,
+        size=size,
+        free=0,
+        auto=False,
+        label=label.encode() if isinstance(label, str) else label,
+        features=features,
+        uuid=None if uuid is None else uuid.bytes,
+        owner=_owner(owner),
+        epoch=epoch,
+        block_size=block_size,
+        inode_ratio=inode_ratio,
+        new=not exist_ok,
+        progress=None,
+    )
+    return _report(report)
+
+
+def _report(report: dict[str, Any]) -> BuildReport:
+    report["uuid"] = _uuid.UUID(bytes=bytes(report["uuid"]))
+    return BuildReport(**report)
+
+
+def check(
+    image: str | os.PathLike[str],
+    mode: Literal["read-only", "preen", "repair"] = "read-only",
+    *,
+    issues_max: int | None = None,
+    offset: int = 0,
+    size: int | None = None,
+    progress: Progress | None = None,
+) -> CheckReport:
+    """Checks the volume in an image, which must not be open. Damage is no exception: it is in the report.
+
+    ``preen`` makes the repairs that are safe without a human, ``repair`` all.
+    """
+    report = _native.check(os.fspath(image), mode=mode, issues_max=issues_max, offset=offset, size=size, progress=progress)
+    report["issues"] = [Issue(*issue) for issue in report["issues"]]
+    return CheckReport(**report)
+
+
+def resize(
+    image: str | os.PathLike[str],
+    size: int | None = None,
+    *,
+    minimum: bool = False,
+    free: int = 0,
+    dry_run: bool = False,
+) -> Resized:
+    """Changes the size of the volume in an image, which must not be open, and the length of the image file with it.
+
+    Without ``size`` the volume takes all of the image; with ``minimum`` it becomes as small as its files allow, with ``free`` bytes free.
+    """
+    if size is not None and minimum:
+        raise ValueError("minimum takes no size")
+    if free and not minimum:
+        raise ValueError("free is for minimum")
+    return Resized(*_native.resize(os.fspath(image), size, minimum=minimum, free=free, dry_run=dry_run))

@@ -1,0 +1,34 @@
+//! The native half of the Python package `blockwright`: thin methods without policy. The Python half (`python/blockwright`) shapes them.
+//!
+//! Every method that may wait for a device or a lock releases the interpreter (`detach`). A lock is never taken while the interpreter is held, and the
+//! interpreter is taken inside the library only by progress functions and by sources that are Python objects, on threads that hold no lock of this crate.
+//!
+//! Not responsible for: what the operations do (`blockwright`), and what all languages share (`blockwright-ffi`).
+
+#![warn(missing_docs)]
+
+mod build;
+mod check;
+mod error;
+mod file;
+mod names;
+mod volume;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = m.py();
+    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    m.add("CorruptError", py.get_type::<error::CorruptError>())?;
+    let feature = py.get_type::<error::UnsupportedFeatureError>();
+    m.add("UnsupportedFeatureError", feature)?;
+    m.add("PoisonedError", py.get_type::<error::PoisonedError>())?;
+    m.add_class::<volume::Volume>()?;
+    m.add_class::<file::File>()?;
+    m.add_class::<names::Listing>()?;
+    m.add_function(wrap_pyfunction!(build::build, m)?)?;
+    m.add_function(wrap_pyfunction!(check::check, m)?)?;
+    m.add_function(wrap_pyfunction!(check::resize, m)?)?;
+    Ok(())
+}
