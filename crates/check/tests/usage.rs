@@ -10,6 +10,7 @@ use blockwright_check::usage::{Kind, Usage, UsageOptions};
 use blockwright_check::{ext4, f2fs};
 use blockwright_device::sim::faulty::{Fault, Ops, Rule};
 use blockwright_device::{FaultyDevice, MemoryDevice, OpenMode, SharedDevice};
+use blockwright_ondisk::ext4::BlockNo;
 use common::f2fs::{F2Lab, FULL, f2fs_tools};
 use common::volume::Volume;
 use common::{Lab, Rng, tools};
@@ -210,6 +211,34 @@ fn damage_leaves_the_rest() {
         "{:?}",
         usage.unread
     );
+}
+
+/// Blocks at the end of the number range: sums with them do not fit.
+#[test]
+fn places_at_the_end_of_all_numbers_are_outside() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for args in ["-t ext4 -b 1024 -g 1024", "-t ext4 -b 1024"] {
+        let list: Vec<&str> = args.split(' ').collect();
+        let clean = Volume::new(lab.make("8M", &list).unwrap());
+        for group in 0..clean.geo.groups_count {
+            for back in 0..4 {
+                let mut v = clean.clone();
+                v.edit_desc(group, |d| {
+                    d.block_bitmap = BlockNo(u64::MAX - back);
+                    d.inode_bitmap = BlockNo(u64::MAX - back);
+                    d.inode_table = BlockNo(u64::MAX - back);
+                });
+                let what = format!("{args}: group {group}, {back} before the last");
+                let usage = ext4::usage(memory(&v.image), &UsageOptions::default());
+                let usage = usage.unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_adds_up(&usage, &what);
+                assert!(usage.is_damaged(), "{what}");
+            }
+        }
+    }
 }
 
 #[test]

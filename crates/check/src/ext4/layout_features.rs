@@ -77,6 +77,15 @@ pub(super) fn difference(found: &Superblock, fitting: &Superblock) -> String {
     all.join(", ")
 }
 
+/// Whether a group has a copy of the superblock where it has structures of its own, as its descriptor says. They cannot be there.
+fn covers_super_block(desc: &GroupDesc, geo: &Geometry, group: GroupNo) -> bool {
+    let table = desc.inode_table.0;
+    let end = table.saturating_add(u64::from(geo.inode_table_blocks));
+    geo.group_super_block(group).is_some_and(|copy| {
+        desc.block_bitmap == copy || desc.inode_bitmap == copy || (table..end).contains(&copy.0)
+    })
+}
+
 /// How much of a volume contradicts its features.
 fn contradictions(device: &SharedDevice, geo: &Geometry) -> Result<u64, CheckError> {
     let read = |block: BlockNo, what| {
@@ -101,13 +110,9 @@ fn contradictions(device: &SharedDevice, geo: &Geometry) -> Result<u64, CheckErr
             let (_, at) = geo.desc_position(group);
             let desc = bytes.get(at..).map(|raw| GroupDesc::decode(raw, geo));
             let Some(Ok(desc)) = desc else { continue };
-            // With a copy of the superblock in the group, its own structures cannot be there.
-            let copy = geo.group_super_block(group);
-            let table = desc.inode_table.0..desc.inode_table.0 + u64::from(geo.inode_table_blocks);
-            let covered = copy.is_some_and(|copy| {
-                desc.block_bitmap == copy || desc.inode_bitmap == copy || table.contains(&copy.0)
-            });
-            count += u64::from(covered || location_problem(&desc, geo, group).is_some());
+            let against = location_problem(&desc, geo, group).is_some()
+                || covers_super_block(&desc, geo, group);
+            count += u64::from(against);
             if group.0 == 0 {
                 root = Some(desc.inode_table);
             }

@@ -99,6 +99,24 @@ pub fn group_cases() -> Vec<Case> {
             v.edit_desc(2, |d| d.inode_table = BlockNo(1 << 30));
         })
         .also(&["BitmapChecksum", "BitmapPadding"]),
+        // The end of a table at the last of all block numbers has no number.
+        case("GroupDescLocation", "groups", |v| {
+            v.edit_desc(3, |d| {
+                d.block_bitmap = BlockNo(u64::MAX);
+                d.inode_bitmap = BlockNo(u64::MAX);
+                d.inode_table = BlockNo(u64::MAX);
+            });
+        })
+        .also(&[
+            "BitmapChecksum",
+            "BitmapPadding",
+            "BlockBitmap",
+            "InodeBitmap",
+        ]),
+        case("GroupDescLocation", "ext4", |v| {
+            v.edit_desc(0, |d| d.inode_table = BlockNo(u64::MAX));
+        })
+        .also(&["BitmapChecksum", "BitmapPadding"]),
         case("MetadataOverlap", "groups", |v| {
             let table = v.desc(0).inode_table;
             v.edit_desc(0, |d| d.inode_bitmap = BlockNo(table.0 + 3));
