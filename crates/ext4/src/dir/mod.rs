@@ -25,6 +25,7 @@ mod index;
 mod inline;
 mod list;
 pub(crate) mod names;
+mod query;
 pub(crate) mod sought;
 
 use crate::inode::{Inodes, ext4};
@@ -39,8 +40,8 @@ use block::{BadEntry, DirFormat, Entry};
 use blockwright_ondisk::ext4::features::{Compat, Incompat};
 use blockwright_ondisk::ext4::hash::{HashAlgorithm, HashVersion, NameHash, name_hash};
 use blockwright_ondisk::ext4::{BlockNo, FileBlock, FileKind, Ino, InodeFlags, InodeSeed};
-use blockwright_ondisk::nokey;
 use blockwright_vfs as vfs;
+use query::Query;
 use std::borrow::Cow;
 
 /// What every step on a directory needs to know of it, gathered once per operation.
@@ -86,43 +87,6 @@ pub(crate) struct Found {
     pub offset: usize,
     pub ino: Ino,
     pub file_type: u8,
-}
-
-/// A name to look for, prepared for comparing and hashing.
-pub(crate) struct Query<'a> {
-    name: &'a [u8],
-    folded: Option<Cow<'a, [u8]>>,
-    nokey: Option<(u32, u32)>,
-}
-
-impl Query<'_> {
-    /// The name, when only just that will do.
-    fn exact(&self) -> Option<&[u8]> {
-        (self.nokey.is_none() && self.folded.is_none()).then_some(self.name)
-    }
-
-    fn matches(&self, dirs: &Directories, dir: &Dir<'_>, entry: &Entry<'_>) -> bool {
-        if !entry.is_used() {
-            return false;
-        }
-        if let Some(hash) = self.nokey {
-            if entry.name == b"." || entry.name == b".." {
-                return false;
-            }
-            let stored = entry.stored_hash().filter(|h| *h == hash);
-            let hash = stored
-                .or_else(|| dirs.nokey_hash(dir, entry.name))
-                .unwrap_or(hash);
-            return nokey::encode(hash, entry.name) == self.name;
-        }
-        if entry.name == self.name {
-            return true;
-        }
-        match &self.folded {
-            Some(folded) => casefold::folds_to(entry.name, folded),
-            None => false,
-        }
-    }
 }
 
 part! {
@@ -284,22 +248,6 @@ impl Directories {
         &data[..dir.layout.leaf_space()]
     }
 
-    /// Prepares a name for being looked for.
-    pub(crate) fn query<'a>(&self, dir: &Dir<'_>, name: &'a [u8]) -> Result<Query<'a>> {
-        let mut query = Query {
-            name,
-            folded: None,
-            nokey: None,
-        };
-        if dir.is_encrypted() {
-            query.nokey = nokey::hash_of(name);
-        } else if dir.is_casefolded() && self.knows_encoding() {
-            // By rules that are not known here, a name is found by its bytes alone.
-            query.folded = Some(self.fold_name(name)?);
-        }
-        Ok(query)
-    }
-
     /// The hash of an entry of this directory, as its index has it.
     pub(crate) fn entry_hash(
         &self,
@@ -335,20 +283,6 @@ impl Directories {
                 .ino(vfs_ino(dir.ino))
                 .detail(e.to_string())
         })
-    }
-
-    /// The hash that goes into the name an encrypted entry is shown by: the one by which an index finds the entry, whatever the superblock
-    /// has for new directories.
-    pub(crate) fn nokey_hash(&self, dir: &Dir<'_>, cipher: &[u8]) -> Option<(u32, u32)> {
-        let superblock = self.volume.superblock();
-        let indexed = self.is_indexed(dir);
-        let version = indexed.then(|| self.index_version("name an entry", dir).ok());
-        let version = match version.flatten() {
-            Some(version) => version,
-            None => superblock.default_hash().ok()?,
-        };
-        let hash = name_hash(version, superblock.raw.hash_seed(), None, cipher).ok()?;
-        Some((hash.hash, hash.minor))
     }
 
     /// Finds a name.
