@@ -8,7 +8,11 @@ use blockwright::{ErrorKind, Volume};
 use blockwright_check::Mode;
 use blockwright_check::ext4::IssueKind;
 use blockwright_device::MemoryDevice;
+use blockwright_ondisk::ext4::InodeFlags;
 use blockwright_ondisk::ext4::fast_commit::tag;
+use blockwright_ondisk::ext4::htree::DxPlace;
+use blockwright_ondisk::nokey;
+use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
 /// The volume with names that Linux folded and encrypted.
@@ -92,6 +96,54 @@ fn encrypted_names_are_found_by_the_hash_of_their_index() {
         assert!(found.errors.is_empty(), "{version}: {:?}", found.errors);
         assert_eq!(found.nodes.len(), before.nodes.len(), "{version}");
     }
+}
+
+/// The hash that goes into the names of encrypted entries stands in the root of the index: an operation looks there a few times, not for every entry.
+#[test]
+fn a_damaged_index_of_encrypted_names_is_an_error_of_the_operation() {
+    let base = by_linux();
+    let mut seen = 0;
+    for name in ["secret", "secretfold"] {
+        let mut v = LabVolume::new(base.clone());
+        let dir = v.lookup(name);
+        if !v.inode(dir).flags.contains(InodeFlags::INDEX) {
+            continue;
+        }
+        seen += 1;
+        let path = format!("/{name}");
+        let open = |image: &[u8]| {
+            let device = Arc::new(MemoryDevice::from_image(image));
+            let v = Volume::options().read_only(true).open_device(device);
+            v.expect("opens")
+        };
+        let list = |v: &Volume| {
+            let entries = v.read_dir(&path).expect("listed");
+            entries.filter_map(Result::ok).count() as u64
+        };
+        let whole = list(&open(&v.image));
+        assert!(whole > 20, "{whole}");
+        let root = v.blocks(dir)[0];
+        // No hash has this number.
+        v.edit_index(dir, root, DxPlace::Root, |bytes| bytes[28] = 9);
+        let damaged = open(&v.image);
+        let errors = |v: &Volume| v.vfs().stats().get("errors_found").unwrap_or(0);
+        let before = errors(&damaged);
+        assert_eq!(list(&damaged), whole, "{name}");
+        let listing = errors(&damaged) - before;
+        // One listing takes several calls of the engine.
+        assert!(
+            listing > 0 && listing < 10,
+            "{name}: {listing} errors in {whole} entries"
+        );
+        let before = errors(&damaged);
+        let absent = nokey::encode((2, 4), &[7; 32]);
+        let absent = [path.as_bytes(), b"/", &absent].concat();
+        let absent = std::path::PathBuf::from(std::ffi::OsString::from_vec(absent));
+        damaged.metadata(&absent).expect_err("not there");
+        let lookup = errors(&damaged) - before;
+        assert!(lookup < 10, "{name}: {lookup} errors of a lookup");
+    }
+    assert!(seen > 0);
 }
 
 /// An attribute whose kind has whole names only, with a name all the same: nothing asks for it. Linux lists it, and refuses to read it.

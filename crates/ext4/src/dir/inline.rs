@@ -74,7 +74,7 @@ impl Directories {
         for (place, area) in self.inline_areas(op, dir)? {
             for entry in block::entries(&area, &dir.layout) {
                 let entry = entry.map_err(|b| self.bad_entry(op, dir, 0, &b))?;
-                if query.matches(self, dir, &entry) {
+                if query.matches(self, &entry) {
                     self.check_target(op, dir, &entry)?;
                     return Ok(Some(Found {
                         place,

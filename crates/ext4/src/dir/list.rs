@@ -32,6 +32,15 @@ const DIR_BLOCKS_AHEAD: u64 = 8;
 
 type Sink<'s> = &'s mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>;
 
+/// What an operation needs to show the entries of a directory.
+#[derive(Clone, Copy)]
+struct Shown {
+    /// Orders them.
+    version: HashVersion,
+    /// Goes into the names of encrypted ones.
+    by: Option<HashVersion>,
+}
+
 struct Item {
     key: u64,
     name: Vec<u8>,
@@ -118,8 +127,8 @@ impl Directories {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// The name an entry is shown under.
-    fn shown_name(&self, dir: &Dir<'_>, entry: &Entry<'_>) -> Vec<u8> {
+    /// The name an entry is shown under. `by` is what [`Directories::shown_by`] says of an encrypted directory.
+    fn shown_name(&self, dir: &Dir<'_>, by: Option<HashVersion>, entry: &Entry<'_>) -> Vec<u8> {
         if !dir.is_encrypted() {
             return entry.name.to_vec();
         }
@@ -129,9 +138,17 @@ impl Directories {
             .then(|| entry.stored_hash())
             .flatten();
         let hash = stored
-            .or_else(|| self.nokey_hash(dir, entry.name))
+            .or_else(|| self.nokey_hash(by, entry.name))
             .unwrap_or_default();
         nokey::encode(hash, entry.name)
+    }
+
+    /// Of a directory that is not encrypted, nothing needs it.
+    fn shown_by_of(&self, dir: &Dir<'_>) -> Result<Option<HashVersion>> {
+        match dir.is_encrypted() {
+            true => self.shown_by(OP, dir),
+            false => Ok(None),
+        }
     }
 
     fn kind_of(file_type: u8) -> Option<vfs::FileKind> {
@@ -180,7 +197,7 @@ impl Directories {
     fn collect(
         &self,
         dir: &Dir<'_>,
-        version: HashVersion,
+        shown: Shown,
         lblk: u32,
         area: &[u8],
         items: &mut Vec<Item>,
@@ -191,8 +208,8 @@ impl Directories {
                 continue;
             }
             items.push(Item {
-                key: self.key(dir, version, &entry)?,
-                name: self.shown_name(dir, &entry),
+                key: self.key(dir, shown.version, &entry)?,
+                name: self.shown_name(dir, shown.by, &entry),
                 ino: entry.ino,
                 file_type: entry.file_type,
             });
@@ -212,21 +229,17 @@ impl Directories {
                 algorithm: HashAlgorithm::HalfMd4,
                 unsigned_chars: false,
             });
+        let by = self.shown_by_of(dir)?;
+        let shown = Shown { version, by };
         let mut items = Vec::new();
         if dir.is_inline() {
             for (_, area) in self.inline_areas(OP, dir)? {
-                self.collect(dir, version, 0, &area, &mut items)?;
+                self.collect(dir, shown, 0, &area, &mut items)?;
             }
         } else if dir.blocks == 1 {
             let buffer = self.block_there(OP, dir, 0)?;
             let data = buffer.data();
-            self.collect(
-                dir,
-                version,
-                0,
-                &data[..dir.layout.leaf_space()],
-                &mut items,
-            )?;
+            self.collect(dir, shown, 0, &data[..dir.layout.leaf_space()], &mut items)?;
         }
         Self::number_equal_keys(&mut items);
         let _ = Self::emit(&items, cookie, sink);
@@ -244,6 +257,10 @@ impl Directories {
             return Ok(());
         }
         let mut path = self.probe(OP, dir, ((cookie >> 32) as u32) << 1)?;
+        let shown = Shown {
+            version,
+            by: Some(version),
+        };
         let mut items = Vec::new();
         // As many leaves as there are blocks, at most, even if the index goes in circles.
         for _ in 0..dir.blocks {
@@ -252,7 +269,7 @@ impl Directories {
             let data = buffer.data();
             self.collect(
                 dir,
-                version,
+                shown,
                 lblk,
                 &data[..dir.layout.leaf_space()],
                 &mut items,
@@ -284,6 +301,7 @@ impl Directories {
         if indexed && self.list_dots(dir, cookie, sink)?.is_break() {
             return Ok(());
         }
+        let by = self.shown_by_of(dir)?;
         let bytes = dir.layout.block_size as u64;
         let mut next = u32::try_from(cookie / bytes).unwrap_or(u32::MAX);
         while let Some((lblk, buffer)) = self.next_block(OP, dir, next)? {
@@ -301,7 +319,7 @@ impl Directories {
                 let name = if dots {
                     entry.name.to_vec()
                 } else {
-                    self.shown_name(dir, &entry)
+                    self.shown_name(dir, by, &entry)
                 };
                 let flow = sink(DirEntry {
                     ino: vfs_ino(entry.ino),
@@ -321,6 +339,7 @@ impl Directories {
         if self.list_dots(dir, cookie, sink)?.is_break() {
             return Ok(());
         }
+        let by = self.shown_by_of(dir)?;
         let mut base = FIRST_OFFSET;
         for (_, area) in self.inline_areas(OP, dir)? {
             for entry in block::entries(&area, &dir.layout) {
@@ -329,7 +348,7 @@ impl Directories {
                 if !entry.is_used() || at < cookie {
                     continue;
                 }
-                let name = self.shown_name(dir, &entry);
+                let name = self.shown_name(dir, by, &entry);
                 let flow = sink(DirEntry {
                     ino: vfs_ino(entry.ino),
                     kind: Self::kind_of(entry.file_type),

@@ -308,7 +308,7 @@ impl Directories {
         if name.len() > 255 {
             return Err(Error::new(ErrorKind::NameTooLong, op).ino(dir.inode.ino()));
         }
-        let query = self.query(dir, name)?;
+        let query = self.query(op, dir, name)?;
         if dir.is_encrypted() && query.nokey.is_none() {
             return Ok(None);
         }
@@ -349,7 +349,7 @@ impl Directories {
                 let mut found = None;
                 for entry in block::entries(area, &dir.layout) {
                     let entry = entry.map_err(bad)?;
-                    if query.matches(self, dir, &entry) {
+                    if query.matches(self, &entry) {
                         found = Some(entry);
                         break;
                     }
