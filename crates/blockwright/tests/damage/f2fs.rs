@@ -101,7 +101,7 @@ pub fn more_bases() -> Vec<Base> {
 }
 
 /// A volume of our own making, open.
-fn made(features: &str) -> (Arc<MemoryDevice>, Volume) {
+pub fn made(features: &str) -> (Arc<MemoryDevice>, Volume) {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let shared = Arc::clone(&device) as SharedDevice;
     let options = blockwright_mkfs::f2fs::FormatOptions {

@@ -19,6 +19,7 @@ mod image;
 mod records;
 
 mod agree;
+mod chains;
 mod every;
 mod ext4;
 mod ext4_cases;

@@ -44,6 +44,13 @@ pub enum IssueKind {
     CheckpointDisabled,
     #[error("checkpoint: {files} files written by fsync wait to be recovered ({nodes} nodes)")]
     RecoveryPending { nodes: u64, files: u64 },
+    #[error(
+        "the node in block {block}, of the files that wait to be recovered: {what}; a mount recovers none of them"
+    )]
+    RecoveryRefused {
+        block: BlockAddr,
+        what: &'static str,
+    },
     #[error("{what} journal: {found} entries, at most {max} are possible")]
     JournalCount {
         what: &'static str,
@@ -424,6 +431,7 @@ impl IssueKind {
                 | Self::CheckpointDisabled
                 | Self::QuotaUncounted
                 | Self::RecoveryPending { .. }
+                | Self::RecoveryRefused { .. }
                 | Self::OrphanPending { .. }
                 | Self::DotsPending { .. }
         )

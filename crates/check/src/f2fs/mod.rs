@@ -9,8 +9,8 @@
 //! check is one round without repairs.
 //!
 //! Files written by fsync since the checkpoint are not part of what is checked: the next mount
-//! recovers them. They are found and reported. As a new checkpoint would lose them, nothing is
-//! repaired while they wait.
+//! recovers them. They are found and reported, and so is what a mount refuses to recover. As a new
+//! checkpoint would lose them, nothing is repaired while they wait.
 //!
 //! Not responsible for: the meaning of files' contents (except that compressed files which cannot be unpacked are
 //! reported), encrypted names.

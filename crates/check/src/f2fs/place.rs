@@ -9,6 +9,7 @@ impl IssueKind {
     pub fn place(&self) -> Option<Place> {
         match self {
             IssueKind::OrphanBlock { block, .. }
+            | IssueKind::RecoveryRefused { block, .. }
             | IssueKind::SitBitmap { first: block, .. }
             | IssueKind::SummaryEntries { first: block, .. }
             | IssueKind::BlockShared { block, .. }
