@@ -9,8 +9,8 @@
 //! Nothing is removed either when the inode's cluster size is invalid: the starts of clusters are unknown then.
 //!
 //! # Cost
-//! Contents are read and unpacked once, after the last round, and only [`CONTENTS_MAX`] bytes of them. The report says when
-//! there were more.
+//! Contents are read and unpacked once, after the last round, and only [`CONTENTS_MAX`] bytes of them. The report says how many
+//! clusters were not looked at, also because this build has no code for their algorithm.
 
 use std::collections::BTreeMap;
 
@@ -27,6 +27,24 @@ use super::state::{Cluster, Clusters};
 
 /// Compressed bytes that are read to look at contents.
 const CONTENTS_MAX: u64 = 256 << 20;
+
+/// What came of unpacking a cluster.
+enum Unpacked {
+    Whole,
+    Broken(FormatError),
+    /// This build has no code for the algorithm.
+    Unseen,
+}
+
+impl From<Result<Vec<u8>, FormatError>> for Unpacked {
+    fn from(unpacked: Result<Vec<u8>, FormatError>) -> Self {
+        match unpacked {
+            Ok(_) => Unpacked::Whole,
+            Err(FormatError::CompressNotBuilt { .. }) => Unpacked::Unseen,
+            Err(error) => Unpacked::Broken(error),
+        }
+    }
+}
 
 impl Clusters {
     fn add(&mut self, cluster: Cluster) {
@@ -119,7 +137,8 @@ impl Checker {
                     let behind = 1 + kept[1..].iter().take_while(|a| a.is_stored()).count();
                     let whole = match algorithm {
                         Ok(algorithm) if behind > 1 => {
-                            self.unpack(&of(&kept[1..behind], algorithm))?.is_ok()
+                            let cluster = of(&kept[1..behind], algorithm);
+                            matches!(self.unpack(&cluster)?, Unpacked::Whole)
                         }
                         _ => false,
                     };
@@ -174,11 +193,13 @@ impl Checker {
 
     /// Looks at the contents of the clusters that the last round found.
     pub(super) fn check_cluster_contents(&mut self) -> Result<(), CheckError> {
-        let clusters = std::mem::take(&mut self.scan.clusters);
+        let mut clusters = std::mem::take(&mut self.scan.clusters);
         let mut bad: BTreeMap<Ino, (u64, FormatError)> = BTreeMap::new();
         for cluster in &clusters.list {
-            if let Err(error) = self.unpack(cluster)? {
-                bad.entry(cluster.ino).or_insert((0, error)).0 += 1;
+            match self.unpack(cluster)? {
+                Unpacked::Whole => {}
+                Unpacked::Broken(error) => bad.entry(cluster.ino).or_insert((0, error)).0 += 1,
+                Unpacked::Unseen => clusters.skipped += 1,
             }
         }
         for (ino, (count, error)) in bad {
@@ -197,7 +218,7 @@ impl Checker {
     }
 
     /// Whether a cluster's contents can be unpacked.
-    fn unpack(&self, cluster: &Cluster) -> Result<Result<(), FormatError>, CheckError> {
+    fn unpack(&self, cluster: &Cluster) -> Result<Unpacked, CheckError> {
         let mut packed = Vec::with_capacity(cluster.blocks.len() * BLOCK_SIZE);
         for run in cluster.blocks.chunk_by(|a, b| b.0 == a.0.wrapping_add(1)) {
             let count = run.len() as u32;
@@ -206,10 +227,23 @@ impl Checker {
         let bytes = cluster.len * BLOCK_SIZE;
         let unpacked = compress::payload(&packed, cluster.summed)
             .and_then(|payload| compress::decompress(cluster.algorithm, payload, bytes));
-        Ok(match unpacked {
-            // Not an issue of the volume: this build cannot tell.
-            Err(FormatError::CompressNotBuilt { .. }) => Ok(()),
-            unpacked => unpacked.map(drop),
-        })
+        Ok(unpacked.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blockwright_ondisk::f2fs::compress::Algorithm;
+
+    #[test]
+    fn what_this_build_cannot_unpack_is_neither_whole_nor_broken() {
+        let algorithm = Algorithm::Zstd;
+        let unseen = Unpacked::from(Err(FormatError::CompressNotBuilt { algorithm }));
+        assert!(matches!(unseen, Unpacked::Unseen));
+        assert!(matches!(Unpacked::from(Ok(vec![1])), Unpacked::Whole));
+        let reason = "cut".to_owned();
+        let broken = FormatError::CompressData { algorithm, reason };
+        assert!(matches!(Unpacked::from(Err(broken)), Unpacked::Broken(_)));
     }
 }
