@@ -10,7 +10,7 @@ use blockwright_check::usage::{Kind, Usage, UsageOptions};
 use blockwright_check::{ext4, f2fs};
 use blockwright_device::sim::faulty::{Fault, Ops, Rule};
 use blockwright_device::{FaultyDevice, MemoryDevice, OpenMode, SharedDevice};
-use blockwright_ondisk::ext4::BlockNo;
+use blockwright_ondisk::ext4::{BlockNo, Ino};
 use common::f2fs::{F2Lab, FULL, f2fs_tools};
 use common::volume::Volume;
 use common::{Lab, Rng, tools};
@@ -211,6 +211,26 @@ fn damage_leaves_the_rest() {
         "{:?}",
         usage.unread
     );
+    // The root's inode and its directory say where the first table is, and whether features fit.
+    let root = Volume::new(image.clone());
+    let root = root.blocks(Ino::ROOT)[0].0;
+    for (what, block) in [("first inodes", table.first), ("root directory", root)] {
+        let faulty = FaultyDevice::new(memory(&image), 1);
+        faulty.add(
+            Rule::new(Ops::READ, Fault::Errno(5))
+                .range(block * 1024..(block + 1) * 1024)
+                .always(),
+        );
+        let usage = ext4::usage(Arc::new(faulty), &UsageOptions::default());
+        let usage = usage.unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_adds_up(&usage, what);
+        assert!(!usage.unread.is_empty() && usage.is_damaged(), "{what}");
+        for kind in [Kind::InodeTable, Kind::BlockBitmap, Kind::Journal] {
+            if kind != Kind::Journal || what == "root directory" {
+                assert_eq!(usage.count(kind), whole.count(kind), "{what}: {kind:?}");
+            }
+        }
+    }
 }
 
 /// Blocks at the end of the number range: sums with them do not fit.

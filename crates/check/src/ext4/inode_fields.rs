@@ -195,7 +195,7 @@ impl Checker {
     fn check_zero_fields(&mut self, fields: &mut Fields) {
         let geo = self.geo.clone();
         let ino = fields.ino;
-        if fields.inode.links == 0 || self.hidden_inodes().contains(&ino) || ino == Ino::BOOT {
+        if fields.inode.links == 0 || self.is_hidden(ino) || ino == Ino::BOOT {
             return;
         }
         let f = geo.features;
@@ -334,7 +334,7 @@ impl Checker {
         if flags.contains(InodeFlags::EA_INODE) {
             let what = if !f.has_incompat(Incompat::EA_INODE) {
                 Some("marked as an attribute value, without the feature")
-            } else if self.hidden_inodes().contains(&ino) {
+            } else if self.is_hidden(ino) {
                 Some("marked as an attribute value, and a file of the volume itself")
             } else {
                 None

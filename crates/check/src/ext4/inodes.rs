@@ -414,7 +414,7 @@ impl Checker {
             FileKind::Symlink => self.scan.stats.symlinks += 1,
             _ => self.scan.stats.specials += 1,
         }
-        if !ea_inode && !self.hidden_inodes().contains(&ino) {
+        if !ea_inode && !self.is_hidden(ino) {
             self.account(inode, mapped.sectors, 1 + value_inodes);
             if kind == FileKind::Symlink && inode.flags.contains(InodeFlags::INLINE_DATA) {
                 for (map, id) in

@@ -1,8 +1,11 @@
 //! Features that say where metadata is and how it is read, when what is on the volume speaks against those of the superblock.
 //!
-//! One wrong bit of them costs everything: with `bigalloc` no file may have a block map, without `flex_bg` no table may be in another group. mke2fs,
-//! tune2fs and resize2fs alone change these features, and write the superblock's copies as well. So where the copy's features fit what is on the
-//! volume better than the superblock's own, they are the volume's.
+//! One wrong bit of them costs everything: with `bigalloc` no file may have a block map, without `flex_bg` no table may be in another group. A mount
+//! does not change these features. Tools do that make a volume, tune it or change its size: mke2fs, tune2fs, resize2fs, Linux when it grows a mounted
+//! volume (`meta_bg`), and this project's mkfs and reshape. All of them write the superblock's copies as well, at the end. So where the copy's features
+//! fit what is on the volume better than the superblock's own, they are the volume's; and after a change that was cut off before its end, they do not.
+//!
+//! Where the device cannot read what speaks for or against features, they stay as they are.
 
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::dir::DirFormat;
@@ -37,10 +40,10 @@ pub(super) fn fitting(
     sb: &Superblock,
     copy: impl FnOnce() -> Option<Superblock>,
     lenient: impl Fn(&RawSuperblock) -> Option<Superblock>,
-) -> Result<Option<Superblock>, CheckError> {
-    let mut least = contradictions(device, &sb.geo)?;
+) -> Option<Superblock> {
+    let mut least = contradictions(device, &sb.geo).ok()?;
     if least == 0 {
-        return Ok(None);
+        return None;
     }
     let own = sb.raw.features();
     let mut candidates = Vec::new();
@@ -57,13 +60,15 @@ pub(super) fn fitting(
         let mut raw = sb.raw;
         raw.set_features(features);
         let Some(other) = lenient(&raw) else { continue };
-        let against = contradictions(device, &other.geo)?;
+        let Ok(against) = contradictions(device, &other.geo) else {
+            continue;
+        };
         if against < least {
             least = against;
             best = Some(other);
         }
     }
-    Ok(best)
+    best
 }
 
 /// Which features one superblock lacks that the other has, and the other way round.
@@ -87,6 +92,9 @@ fn covers_super_block(desc: &GroupDesc, geo: &Geometry, group: GroupNo) -> bool 
 }
 
 /// How much of a volume contradicts its features.
+///
+/// # Errors
+/// When the device fails.
 fn contradictions(device: &SharedDevice, geo: &Geometry) -> Result<u64, CheckError> {
     let read = |block: BlockNo, what| {
         let at = block.0.saturating_mul(u64::from(geo.block_size));
@@ -102,7 +110,9 @@ fn contradictions(device: &SharedDevice, geo: &Geometry) -> Result<u64, CheckErr
             break;
         };
         let Some(bytes) = read(place, "group descriptors")? else {
-            break;
+            // They are nowhere.
+            count += 1;
+            continue;
         };
         let first = index.saturating_mul(geo.descs_per_block);
         let last = first.saturating_add(geo.descs_per_block);

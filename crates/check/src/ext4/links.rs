@@ -10,29 +10,28 @@ use super::issue::IssueKind;
 
 impl Checker {
     /// Inodes the superblock names; no directory does.
-    pub fn hidden_inodes(&self) -> Vec<Ino> {
-        let f = self.geo.features;
-        let mut out = Vec::new();
-        if f.has_compat(Compat::HAS_JOURNAL) {
-            out.push(Ino(self.sb.journal_inum.get()));
-        }
-        if f.has_compat(Compat::ORPHAN_FILE) {
-            out.push(Ino(self.sb.orphan_file_inum.get()));
-        }
-        if f.has_ro_compat(RoCompat::QUOTA) {
-            out.extend([
-                Ino(self.sb.usr_quota_inum.get()),
-                Ino(self.sb.grp_quota_inum.get()),
-                Ino(self.sb.prj_quota_inum.get()),
-            ]);
-        }
-        out.retain(|ino| ino.0 != 0);
-        out
+    pub fn hidden_inodes(&self) -> impl Iterator<Item = Ino> + use<> {
+        let (f, sb) = (self.geo.features, &self.sb);
+        let quota = f.has_ro_compat(RoCompat::QUOTA);
+        let named = [
+            (f.has_compat(Compat::HAS_JOURNAL), sb.journal_inum),
+            (f.has_compat(Compat::ORPHAN_FILE), sb.orphan_file_inum),
+            (quota, sb.usr_quota_inum),
+            (quota, sb.grp_quota_inum),
+            (quota, sb.prj_quota_inum),
+        ];
+        let named = named.into_iter().filter(|(there, _)| *there);
+        named.map(|(_, n)| Ino(n.get())).filter(|ino| ino.0 != 0)
+    }
+
+    /// Whether an inode is one of these.
+    pub fn is_hidden(&self, ino: Ino) -> bool {
+        self.hidden_inodes().any(|hidden| hidden == ino)
     }
 
     /// Compares link counts with the names found.
     pub fn check_links(&mut self) -> Result<(), CheckError> {
-        let hidden = self.hidden_inodes();
+        let hidden: Vec<Ino> = self.hidden_inodes().collect();
         let many = |s: &super::state::InodeState| {
             s.kind == Some(FileKind::Directory) && s.found > LINK_MAX
         };

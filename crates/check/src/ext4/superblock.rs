@@ -124,7 +124,7 @@ impl Checker {
                 Ok(sb) => {
                     let copy = || find_copy(&device, bytes, &raw).map(|(copy, _)| copy);
                     let lenient = |raw: &RawSuperblock| lenient(raw, bytes).ok();
-                    match layout_features::fitting(&device, &sb, copy, lenient)? {
+                    match layout_features::fitting(&device, &sb, copy, lenient) {
                         Some(fitting) => {
                             found_bad = Some(IssueKind::FeaturesContradicted {
                                 what: layout_features::difference(&sb, &fitting),

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::{
-    BlockNo, ChecksumKind, Compat, FileKind, Geometry, GroupFlags, GroupNo, Incompat, Ino, Inode,
+    BlockNo, ChecksumKind, Compat, FileKind, Geometry, GroupDesc, GroupFlags, GroupNo, Incompat,
+    Ino, Inode,
 };
 
 use super::blockmap::BlockMap;
@@ -39,13 +40,19 @@ pub fn usage(device: SharedDevice, options: &UsageOptions) -> Result<Usage, Chec
         ..CheckOptions::default()
     };
     let mut checker = Checker::open(device, &check)?;
-    checker.seek_first_table()?;
+    let table = checker.descs.first().map_or(0, |desc| desc.inode_table.0);
+    let sought = checker.seek_first_table();
     let journal = checker.recover_journal();
     let geo = checker.geo.clone();
     let mut claims = Claims::new(&geo, options);
+    claims.tolerate("start of the first inode table", table, 1, sought)?;
     claims.tolerate("journal", 0, 1, journal)?;
     checker.begin_round(0);
-    checker.check_groups()?;
+    let groups = checker.check_groups();
+    claims.tolerate("metadata of the groups", 0, 1, groups)?;
+    // Descriptors that could not be read again name no places.
+    let all = geo.groups_count as usize;
+    checker.descs.resize(all, GroupDesc::default());
     let orphans = checker.check_orphan_list();
     claims.tolerate("list of orphans", 0, 1, orphans)?;
     claims.metadata(&checker);
@@ -246,7 +253,7 @@ impl Checker {
         if !in_use || !inode.maps_blocks(geo) {
             return None;
         }
-        if self.hidden_inodes().contains(&ino) || ino < geo.first_ino && ino != Ino::ROOT {
+        if self.is_hidden(ino) || ino < geo.first_ino && ino != Ino::ROOT {
             return Some((Kind::SystemFile, Kind::SystemFile));
         }
         let values = inode.flags.contains(InodeFlags::EA_INODE)

@@ -1,11 +1,14 @@
 //! What each block of a volume holds.
 //!
-//! [`crate::ext4::usage`] and [`crate::f2fs::usage`] walk a volume as its check does and return a [`Usage`]: totals
-//! by [`Kind`], a bounded number of [`Cell`]s that cover the volume, and the exact [`Run`]s where there are few
-//! enough. Each block is counted once. A block that two owners claim counts for the first.
+//! [`crate::ext4::usage`] and [`crate::f2fs::usage`] return a [`Usage`]: totals by [`Kind`], a bounded number of
+//! [`Cell`]s that cover the volume, and the exact [`Run`]s where there are few enough. Each block is counted once.
+//!
+//! - ext4: bitmaps, inodes and their block maps, as its check reads them. A block that two owners claim counts for the first.
+//! - f2fs: the SIT of the last checkpoint alone, so [`Usage::claimed_twice`] and [`Usage::marked_free`] are 0.
 //!
 //! Damage does not end a walk: blocks whose use cannot be read are [`Kind::Unknown`], and the reason is in
-//! [`Usage::issues`] or [`Usage::unread`].
+//! [`Usage::issues`] or [`Usage::unread`]. Only what a walk begins with must be readable: the superblock, and on ext4 the
+//! group descriptors and the block of multiple-mount protection.
 //!
 //! Not responsible for: drawing, names of files, repairs. A walk never writes.
 //!
@@ -174,11 +177,11 @@ pub struct Usage<K> {
     pub fragmented_files: u64,
     /// f2fs: mounted time at the last checkpoint, in seconds. Ages count back from it.
     pub now: Option<u64>,
-    /// Where the parts begin that an anchor can name: groups of ext4, areas of f2fs.
+    /// Where the parts begin that an anchor can name: groups of ext4, segments of f2fs.
     pub parts: Parts,
-    /// Blocks that several owners claim.
+    /// ext4: blocks that several owners claim.
     pub claimed_twice: u64,
-    /// Blocks with an owner that the bitmaps say are free.
+    /// ext4: blocks with an owner that the bitmaps say are free.
     pub marked_free: u64,
     /// What is wrong with the structures that were read.
     pub issues: Vec<Issue<K>>,
