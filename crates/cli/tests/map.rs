@@ -183,3 +183,33 @@ fn damaged_volumes_are_drawn_with_what_is_wrong() {
     assert!(out.status.success(), "{}", stderr(&out));
     assert!(String::from_utf8_lossy(&out.stdout).contains("Damaged:"));
 }
+
+/// The check reads a copy of the superblock, the map the superblock itself.
+#[test]
+fn a_report_is_printed_although_the_map_fails() {
+    let scratch = Scratch::new();
+    let image = scratch.path("disk.img");
+    let args = ["-q", "--size", "256M", "-O", "^metadata_csum", "IMAGE"];
+    good(&image, &[&["mkfs"], &args[..]].concat());
+    let mut bytes = fs::read(&image).unwrap();
+    // An incompatible feature that has no name.
+    bytes[1024 + 0x63] |= 0x80;
+    fs::write(&image, &bytes).unwrap();
+    let page = scratch.path("check.html");
+    for json in [false, true] {
+        let mut check = bw(&image, &["check", "-n", "-b", "32768", "IMAGE", "--map"]);
+        check.arg(&page);
+        if json {
+            check.arg("--json");
+        }
+        let out = output(&mut check);
+        let (said, why) = (String::from_utf8_lossy(&out.stdout), stderr(&out));
+        assert_eq!(out.status.code(), Some(8), "{said}{why}");
+        assert!(
+            said.contains("disk.img") && said.contains("clean"),
+            "{said}"
+        );
+        assert!(why.contains("unsupported features"), "{why}");
+        assert!(!page.exists());
+    }
+}

@@ -122,7 +122,11 @@ fn run(args: &CheckArgs) -> Result<()> {
     let map = args.map.as_deref().map(|path| {
         Companion::new(path, device, journal, args.json).map_err(|e| e.at(place.to_string()))
     });
-    let map = map.transpose()?;
+    // A map that fails takes nothing from the report: with `-y`, no other run finds what was repaired.
+    let (map, failed) = match map.transpose() {
+        Ok(map) => (map, None),
+        Err(e) => (None, Some(e)),
+    };
     let mut out = Out::new();
     if args.json {
         out.json(&json(args, &report, map.as_ref(), code))?;
@@ -130,6 +134,9 @@ fn run(args: &CheckArgs) -> Result<()> {
         print(&mut out, args, &report, map.as_ref())?;
     }
     out.finish()?;
+    if let Some(e) = failed {
+        return Err(e);
+    }
     if let Some(map) = map {
         let issues = report.issues.into_iter().map(|issue| Issue {
             severity: issue.severity,
