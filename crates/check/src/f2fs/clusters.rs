@@ -138,7 +138,8 @@ impl Checker {
                     let whole = match algorithm {
                         Ok(algorithm) if behind > 1 => {
                             let cluster = of(&kept[1..behind], algorithm);
-                            matches!(self.unpack(&cluster)?, Unpacked::Whole)
+                            // Data that this build cannot unpack may be good, and stays.
+                            !matches!(self.unpack(&cluster)?, Unpacked::Broken(_))
                         }
                         _ => false,
                     };
