@@ -23,7 +23,8 @@ use super::journal_file::{JOURNAL_BLOCKS_MIN, now};
 use super::log::Log;
 use super::renumber::last_fixed;
 use super::shape::{
-    LAST_GROUP_SLACK, change_resize_inode, count_overhead, metadata_blocks, shaped, target,
+    LAST_GROUP_SLACK, change_resize_inode, count_overhead, free_descriptor_blocks, metadata_blocks,
+    shaped, target,
 };
 use super::volume::{Volume, clear_bit, set_padding};
 use crate::error::{ReshapeError, Result};
@@ -211,18 +212,7 @@ fn stage_growth(volume: &mut Volume, bytes: u64) -> Result<()> {
         }
         volume.stage_block_bitmap(cut, bits)?;
     }
-    for group in old.groups() {
-        let base = geo.group_first_block(group).0;
-        let (had, has) = (old.base_meta_blocks(group), geo.base_meta_blocks(group));
-        if has > had {
-            return Err(ReshapeError::Unsupported(format!(
-                "group {group} has no room for more descriptors"
-            )));
-        }
-        if has < had {
-            volume.mark_blocks(base + u64::from(has), u64::from(had - has), false)?;
-        }
-    }
+    free_descriptor_blocks(volume, &old)?;
     change_resize_inode(volume, &old)?;
     count_overhead(volume, &old);
     volume.count_free();

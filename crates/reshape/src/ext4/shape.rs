@@ -2,6 +2,8 @@
 //!
 //! Used for growth and for shrinkage. Nothing is written here; the resize inode is staged.
 
+use std::collections::BTreeSet;
+
 use blockwright_ondisk::ext4::{
     BlockNo, Compat, Geometry, GroupNo, Incompat, Ino, RawSuperblock, Superblock,
 };
@@ -127,6 +129,41 @@ pub(super) fn shaped(sb: &Superblock, blocks: u64) -> Result<RawSuperblock> {
 pub(super) fn metadata_blocks(geo: &Geometry) -> u64 {
     let own = geo.groups().map(|g| u64::from(geo.base_meta_blocks(g)));
     own.sum::<u64>() + u64::from(geo.groups_count) * (2 + u64::from(geo.inode_table_blocks))
+}
+
+/// Gives back what descriptors, and blocks reserved for them, no longer take behind copies of the superblock. A cluster is given back when nothing
+/// else is in it.
+pub(super) fn free_descriptor_blocks(volume: &mut Volume, old: &Geometry) -> Result<()> {
+    let geo = volume.sb.geo.clone();
+    let shift = geo.cluster_bits;
+    let mut shared = BTreeSet::new();
+    if shift > 0 {
+        for desc in &volume.descs {
+            let firsts = [desc.block_bitmap, desc.inode_bitmap, desc.inode_table];
+            shared.extend(firsts.map(|block| block.0 >> shift));
+        }
+    }
+    for group in old.groups() {
+        let base = geo.group_first_block(group).0;
+        let (had, has) = (old.base_meta_blocks(group), geo.base_meta_blocks(group));
+        if has > had {
+            return Err(ReshapeError::Unsupported(format!(
+                "group {group} has no room for more descriptors"
+            )));
+        }
+        // Groups begin with a cluster.
+        let first = (base + u64::from(has)).div_ceil(u64::from(geo.cluster_ratio));
+        let mut end = (base + u64::from(had)).div_ceil(u64::from(geo.cluster_ratio));
+        // Only the last one is not theirs alone.
+        if end > first && shared.contains(&(end - 1)) {
+            end -= 1;
+        }
+        if end > first {
+            let blocks = ((end - first) << shift).min(geo.blocks_count - (first << shift));
+            volume.mark_blocks(first << shift, blocks, false)?;
+        }
+    }
+    Ok(())
 }
 
 /// The superblock's count of metadata, where it has one.

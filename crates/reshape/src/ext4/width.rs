@@ -10,7 +10,7 @@
 use blockwright_ondisk::ext4::{Compat, Incompat, RawSuperblock, Superblock};
 
 use super::commit::Order;
-use super::shape::{change_resize_inode, count_overhead};
+use super::shape::{change_resize_inode, count_overhead, free_descriptor_blocks};
 use super::volume::Volume;
 use crate::error::{ReshapeError, Result};
 
@@ -85,19 +85,7 @@ impl Volume {
         let new = Superblock::from_raw(widened(&self.sb, on)?, None)?;
         self.bitmap_checksums(&new.geo)?;
         self.sb = new;
-        let geo = self.sb.geo.clone();
-        for group in geo.groups() {
-            let base = geo.group_first_block(group).0;
-            let (had, has) = (old.base_meta_blocks(group), geo.base_meta_blocks(group));
-            if has > had {
-                return Err(ReshapeError::Unsupported(format!(
-                    "group {group} has no room for larger descriptors"
-                )));
-            }
-            if has < had {
-                self.mark_blocks(base + u64::from(has), u64::from(had - has), false)?;
-            }
-        }
+        free_descriptor_blocks(self, &old)?;
         change_resize_inode(self, &old)?;
         count_overhead(self, &old);
         self.commit_staged(&mut log, Order::Superblock)
