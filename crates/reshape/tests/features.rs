@@ -40,12 +40,35 @@ const UNINIT: &[&str] = &[
     "-O",
     "has_journal,extent,uninit_bg,flex_bg,dir_index,resize_inode",
 ];
+/// A cluster has several blocks; a journal and quota files do not end with one.
+const CLUSTERS: &[&str] = &[
+    "-b",
+    "1024",
+    "-I",
+    "256",
+    "-O",
+    "has_journal,extent,64bit,metadata_csum,flex_bg,dir_index,bigalloc,^resize_inode",
+    "-C",
+    "16384",
+];
+const LARGE_CLUSTERS: &[&str] = &[
+    "-b",
+    "4096",
+    "-I",
+    "256",
+    "-O",
+    "has_journal,extent,64bit,uninit_bg,flex_bg,dir_index,bigalloc,^metadata_csum,^resize_inode",
+    "-C",
+    "65536",
+];
 const BASES: [(&str, &[&str]); 4] = [
     ("ext4", EXT4),
     ("ext3", EXT3),
     ("ext2", EXT2),
     ("uninit", UNINIT),
 ];
+const BIGALLOC: [(&str, &[&str]); 2] =
+    [("clusters", CLUSTERS), ("large clusters", LARGE_CLUSTERS)];
 
 fn apply(image: &Path, list: &str, what: &str) {
     let settings = Settings {
@@ -173,6 +196,72 @@ fn the_file_of_orphans_and_protection_come_and_go() {
     compare(&list, &[BASES[0], BASES[1], BASES[3]], same);
     // e2fsck waits for other hosts wherever there is protection.
     compare(&["mmp", "^mmp"], &BASES[..1], same);
+}
+
+/// A file of the volume's own takes whole clusters, and none of them holds a node of its map beside data.
+#[test]
+fn own_files_take_whole_clusters() {
+    if !have_tools() {
+        return;
+    }
+    let dir = scratch();
+    let files = tree(dir.path());
+    let image = dir.path().join("image");
+    for (base, options) in BIGALLOC {
+        for (list, back) in [
+            ("quota,project", "^quota"),
+            ("orphan_file", "^orphan_file"),
+            ("^has_journal", "has_journal"),
+        ] {
+            mke2fs(&image, options, "80M", &files);
+            let (before, count) = (contents(&image), free(&image));
+            apply(&image, list, base);
+            apply(&image, back, base);
+            if list != "^has_journal" {
+                assert_eq!(free(&image), count, "{base}, {list}");
+            }
+            for kib in [4420, 5120] {
+                let settings = Settings {
+                    journal_bytes: Some(kib << 10),
+                    ..Settings::default()
+                };
+                set(&device(&image), &settings).unwrap_or_else(|e| panic!("{base}: {e}"));
+                clean(&image, &format!("{base}, {list}, a journal of {kib} KiB"));
+            }
+            assert!(contents(&image) == before, "{base}, {list}: files differ");
+            kernel_writes(&image, base);
+        }
+    }
+}
+
+/// Values in inodes of their own count among a directory's blocks, also where it is laid out anew.
+#[test]
+fn a_directory_keeps_the_count_of_its_large_values() {
+    if !have_tools() {
+        return;
+    }
+    let dir = scratch();
+    let files = tree(dir.path());
+    let (image, value) = (dir.path().join("image"), dir.path().join("value"));
+    fs::write(&value, vec![b'v'; 3000]).expect("written");
+    let options = [EXT3, &["-O", "ea_inode,has_journal,extent,dir_index"]].concat();
+    for indexed in [true, false] {
+        mke2fs(&image, &options, "40M", &files);
+        for name in ["dense", "many"] {
+            ok(Command::new("debugfs")
+                .arg("-w")
+                .arg("-R")
+                .arg(format!("ea_set -f {} {name} user.large", value.display()))
+                .arg(&image));
+        }
+        if indexed {
+            index(&image);
+        }
+        clean(&image, "made");
+        let before = contents(&image);
+        apply(&image, "metadata_csum", "large values");
+        assert!(contents(&image) == before, "files differ");
+    }
 }
 
 /// `tune2fs` clears the feature alone, and leaves the directories to e2fsck.
@@ -325,6 +414,30 @@ fn block_numbers_become_wider_and_narrower() {
             assert!(contents(&ours) == before, "{what}: files differ");
         }
         kernel_writes(&ours, base);
+    }
+}
+
+/// Descriptors of half the size leave whole clusters only, and not the one that holds the superblock.
+#[test]
+fn narrow_descriptors_leave_whole_clusters() {
+    if !have_tools() {
+        return;
+    }
+    let dir = scratch();
+    let files = tree(dir.path());
+    let image = dir.path().join("image");
+    for cluster in ["2048", "4096", "16384"] {
+        for group in ["2048", "4096"] {
+            let features =
+                "bigalloc,extent,64bit,^metadata_csum,uninit_bg,flex_bg,^resize_inode";
+            let options = ["-b", "1024", "-N", "2048", "-O", features, "-C", cluster];
+            mke2fs(&image, &[&options[..], &["-g", group]].concat(), "256M", &files);
+            let before = contents(&image);
+            let what = format!("clusters of {cluster} bytes, {group} in a group");
+            apply(&image, "^64bit", &what);
+            assert!(contents(&image) == before, "{what}: files differ");
+            kernel_writes(&image, &what);
+        }
     }
 }
 

@@ -103,19 +103,21 @@ impl Volume {
                 usize::from(blocks as usize > DIRECT) + usize::from(rest > 0) + rest.div_ceil(per)
             }
         };
-        // With extents: a node, when the file is in more pieces than the inode has room for.
+        // With extents: a node, when the file is in more pieces than the inode has room for. Nodes and data share no cluster.
         let most = usize::from(max_entries(geo.block_len())) / 2;
+        let rounded = blocks.next_multiple_of(u64::from(geo.cluster_ratio));
         let found = match extents {
             true => self.find_free(blocks, ROOT_MAX / 2),
-            false => self.find_free(blocks + nodes as u64, usize::MAX),
+            false => self.find_free(rounded + nodes as u64, usize::MAX),
         };
         let (pieces, nodes) = match found {
-            Err(ReshapeError::NoSpace(_)) if extents => (self.find_free(blocks + 1, most)?, 1),
+            Err(ReshapeError::NoSpace(_)) if extents => (self.find_free(rounded + 1, most)?, 1),
             found => (found?, nodes),
         };
         debug_assert!(!extents || nodes <= 1);
         let all: Vec<u64> = pieces.iter().flat_map(|(s, n)| *s..s + n).collect();
-        let (data, nodes) = all.split_at(blocks as usize);
+        let data = &all[..blocks as usize];
+        let nodes = &all[rounded as usize..][..nodes];
         for (start, count) in &pieces {
             self.disk.zero_now(*start, *count, what)?;
         }
