@@ -130,6 +130,15 @@ impl DirFormat {
         (ENTRY_HEADER + name_len).next_multiple_of(4) + hash
     }
 
+    /// Smallest record of this entry: `.` and `..` are stored without a hash.
+    #[must_use]
+    pub fn entry_len(&self, name: &[u8]) -> usize {
+        match name {
+            b"." | b".." => (ENTRY_HEADER + name.len()).next_multiple_of(4),
+            _ => self.min_rec_len(name.len()),
+        }
+    }
+
     /// Bytes of a leaf block that hold entries.
     #[must_use]
     pub fn leaf_space(&self) -> usize {
@@ -284,14 +293,8 @@ fn parse_entry<'a>(
             stored_hash: None,
         });
     }
-    // "." and ".." of an encrypted case-insensitive directory are stored without a hash.
     let name = body.get(..name_len).filter(|_| name_len <= NAME_MAX);
-    let dots = matches!(name, Some(b"." | b".."));
-    let needed = match dots {
-        true => (ENTRY_HEADER + name_len).next_multiple_of(4),
-        false => format.min_rec_len(name_len),
-    };
-    let Some(name) = name.filter(|_| needed <= rec_len) else {
+    let Some(name) = name.filter(|name| format.entry_len(name) <= rec_len) else {
         return Err(FormatError::DirNameTooLong {
             offset,
             name_len,
@@ -314,7 +317,7 @@ fn parse_entry<'a>(
             byte: *byte,
         });
     }
-    let stored_hash = (format.stored_hash && !dots).then(|| {
+    let stored_hash = (format.stored_hash && !matches!(name, b"." | b"..")).then(|| {
         let at = name_len.next_multiple_of(4);
         let word = |at: usize| {
             body.get(at..at + 4)

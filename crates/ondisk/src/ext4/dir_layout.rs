@@ -132,7 +132,7 @@ fn pack<'a>(
         }
     };
     for i in 0..sorted.len() {
-        let len = format.min_rec_len(sorted[i].1.name.len());
+        let len = format.entry_len(sorted[i].1.name);
         if used + len > space && i > start {
             leaves.push(Leaf {
                 range: start..i,
@@ -223,7 +223,7 @@ pub fn build(
         list.extend_from_slice(&sorted[leaf.range.clone()]);
         let mut at = 0;
         for (i, e) in list.iter().enumerate() {
-            let min = format.min_rec_len(e.name.len());
+            let min = format.entry_len(e.name);
             let len = if i + 1 == list.len() {
                 format.leaf_space() - at
             } else {

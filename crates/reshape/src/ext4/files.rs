@@ -3,8 +3,10 @@
 //! Every structure is validated and its checksum verified. A map with a loop ends, because the depth is bounded and each level's
 //! range must lie in that of the level above.
 
+use std::ops::Range;
+
 use blockwright_ondisk::ext4::extent::{self, Extent, ExtentNode, NodePlace, NodeRules};
-use blockwright_ondisk::ext4::{BlockNo, Ino, Inode, InodeFlags};
+use blockwright_ondisk::ext4::{BlockNo, Geometry, Ino, Inode, InodeFlags};
 
 use super::volume::Volume;
 use crate::error::{ReshapeError, Result};
@@ -41,6 +43,25 @@ impl FileMap {
             }
             _ => self.runs.push(FileRun { file, start, len }),
         }
+    }
+
+    /// Sectors of all clusters that the file has blocks in.
+    pub fn sectors(&self, geo: &Geometry) -> u64 {
+        let shift = geo.cluster_bits;
+        let mut clusters: Vec<Range<u64>> = self
+            .runs
+            .iter()
+            .map(|run| run.start..run.start + run.len)
+            .chain(self.nodes.iter().map(|node| *node..node + 1))
+            .map(|run| run.start >> shift..((run.end - 1) >> shift) + 1)
+            .collect();
+        clusters.sort_unstable_by_key(|run| run.start);
+        let (mut count, mut end) = (0, 0);
+        for run in clusters {
+            count += run.end.saturating_sub(run.start.max(end));
+            end = end.max(run.end);
+        }
+        count << shift << (geo.block_bits - 9)
     }
 }
 

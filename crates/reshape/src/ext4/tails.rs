@@ -76,7 +76,7 @@ fn with_tail(
         .collect::<std::result::Result<_, _>>()?;
     let end = block.len() - TAIL_SIZE;
     let needed = |e: &DirEntry<'_>| match e.is_used() {
-        true => from.min_rec_len(e.name.len()),
+        true => from.entry_len(e.name),
         false => MIN_REC_LEN,
     };
     let mut bytes = block.to_vec();
@@ -275,12 +275,8 @@ impl Tails<'_> {
         let places = self
             .volume
             .lay_blocks(ino, &mut fresh, blocks.len() as u64, WHAT)?;
-        // What belongs to the inode and not to its blocks: an attribute block.
-        let cluster = u64::from(geo.cluster_ratio) << (geo.block_bits - 9);
-        let extra = match inode.file_acl.0 {
-            0 => 0,
-            _ => cluster,
-        };
+        // What belongs to the inode and not to its map: an attribute block, and values of attributes in inodes of their own.
+        let extra = inode.sectors.saturating_sub(map.sectors(&geo));
         inode.block = fresh.block;
         inode.size = fresh.size;
         inode.sectors = fresh.sectors + extra;
@@ -368,4 +364,84 @@ fn index_positions(blocks: &[Vec<u8>], format: &DirFormat) -> Result<Vec<(usize,
         level = below;
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blockwright_ondisk::ext4::MetaSeed;
+
+    const SIZE: usize = 1024;
+
+    fn form(checksums: bool) -> DirFormat {
+        DirFormat {
+            block_size: SIZE,
+            max_ino: 1000,
+            filetype: true,
+            checksums,
+            stored_hash: true,
+        }
+    }
+
+    /// A block of an encrypted directory that ignores case, with these names one behind the other; the last one has the rest.
+    fn leaf(names: &[&[u8]]) -> Vec<u8> {
+        let format = form(false);
+        let (mut block, mut at) = (vec![0; SIZE], 0);
+        for (n, name) in names.iter().enumerate() {
+            let len = match n + 1 == names.len() {
+                true => SIZE - at,
+                false => format.entry_len(name),
+            };
+            let kind = Some(FileKind::Directory);
+            dir::write_entry(&mut block, at, len, Ino(12), kind, name, &format).expect("room");
+            if !matches!(*name, b"." | b"..") {
+                dir::write_stored_hash(&mut block, at, name.len(), 7, 8).expect("room");
+            }
+            at += len;
+        }
+        block
+    }
+
+    fn lengths(block: &[u8], format: DirFormat) -> Vec<(Vec<u8>, usize)> {
+        let entries = DirBlock::entries_of(block, format);
+        entries
+            .iter()
+            .map(|entry| entry.expect("valid"))
+            .filter(DirEntry::is_used)
+            .map(|entry| (entry.name.to_vec(), entry.rec_len))
+            .collect()
+    }
+
+    #[test]
+    fn dots_have_no_hash() {
+        let (from, to) = (form(false), form(true));
+        let seed = InodeSeed(MetaSeed::from_uuid(&[1; 16]).0);
+        // One long record between others, which is packed.
+        let mut block = leaf(&[b".", b"..", b"first", b"second"]);
+        let last = 24 + from.entry_len(b"first");
+        put_length(&mut block, 24, SIZE - 24 - from.entry_len(b"second")).expect("even");
+        block.copy_within(last..last + from.entry_len(b"second"), SIZE - 24);
+        put_length(&mut block, SIZE - 24, 24).expect("even");
+        let packed = with_tail(&block, &from, &to, seed).expect("valid").expect("room");
+        let found = lengths(&packed, to);
+        assert_eq!(found[0], (b".".to_vec(), 12));
+        assert_eq!(found[1], (b"..".to_vec(), 12));
+        assert_eq!(found.len(), 4);
+    }
+
+    #[test]
+    fn a_dot_at_the_end_is_no_panic() {
+        let (from, to) = (form(false), form(true));
+        let seed = InodeSeed(MetaSeed::from_uuid(&[1; 16]).0);
+        for dot in [&b"."[..], b".."] {
+            let mut block = leaf(&[b"name", dot]);
+            // The first record reaches to the last 12 bytes, where the dot lies.
+            let at = from.entry_len(b"name");
+            block.copy_within(at..at + 12, SIZE - 12);
+            put_length(&mut block, 0, SIZE - 12).expect("even");
+            put_length(&mut block, SIZE - 12, 12).expect("even");
+            let packed = with_tail(&block, &from, &to, seed).expect("valid").expect("room");
+            assert_eq!(lengths(&packed, to)[1].0, dot);
+        }
+    }
 }
