@@ -4,8 +4,7 @@
 //! |---|---|
 //! | 1 | which base |
 //! | 1 | how many patches follow; what is behind them is the target's program |
-//! | 1 | a patch's kind: low nibble 0 to 11: this many bytes and one; 12: a range becomes zero; 13: ones; 14: copied from another block; 15: swapped
-//! with another block |
+//! | 1 | a patch's kind: low nibble 0 to 11: this many bytes and one; 12: zeroes; 13: ones; 14: copied from another block; 15: swapped with it |
 //! | 4 | its offset in the image, modulo the image's size |
 //! | n | the bytes; or 1: how many units of 64 bytes; or 4: the other block's offset |
 //!

@@ -1,7 +1,9 @@
 //! The device in blocks, and the after-images of blocks that wait for a commit.
 //!
 //! Owns: the device, and the staged blocks. Reads see staged blocks. Nothing staged reaches the device except through `commit`. Blocks that
-//! are written immediately ([`Disk::write_now`], [`Disk::zero_now`]) must be free, or outside the volume, in the committed state.
+//! are written immediately ([`Disk::write_now`], [`Disk::zero_now`]) must be free, or outside the volume, in the committed state. The other kind that is
+//! allowed is a block of which only such bytes differ that the committed superblock and descriptors have every opener ignore: checksums without their
+//! feature, bitmaps and tables that count as never written, reserved inodes that no feature uses, copies.
 
 use std::collections::BTreeMap;
 
@@ -121,7 +123,7 @@ impl Disk {
         self.staged.clear();
     }
 
-    /// Writes blocks that nothing refers to yet.
+    /// Writes blocks that nothing refers to yet, or in which only bytes differ that every opener ignores.
     pub fn write_now(&self, block: u64, bytes: &[u8], what: &'static str) -> Result<()> {
         let mut at = block * self.block_size as u64;
         for piece in bytes.chunks(IO_BYTES_MAX) {
