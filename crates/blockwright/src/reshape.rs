@@ -94,7 +94,8 @@ pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result
 ///
 /// # Errors
 /// `Invalid` and `Unsupported` for settings that are invalid or cannot be changed, `Busy` for a volume that must be checked first, `Corrupt`,
-/// `NoSpace`, `Io`. Nothing was changed then; but if there is no room for the journal that replaces one, the volume has none.
+/// `NoSpace`, `Io`. With the first three nothing was changed. With the others a part of the settings may be changed; the volume is whole. If there is no room for the
+/// journal that replaces one, the volume may have none.
 pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     match format::detect(device)? {
         Format::Ext4 => {
@@ -117,6 +118,42 @@ pub fn volume_bytes(device: &SharedDevice) -> Result<u64> {
     let sb = Superblock::from_raw(raw, None)
         .map_err(|e| Error::new(ErrorKind::Corrupt, e.to_string()))?;
     Ok(sb.geo.blocks_count * u64::from(sb.geo.block_size))
+}
+
+/// The length that the file of a plain image gets when a change of size has ended, whatever its result. `before` is the length that it had, and `wanted`
+/// the size that was asked for in bytes, if it was.
+///
+/// A change that fails may have been made: its error comes from a step behind the commit, or the journal finishes it at the next opening. The
+/// file is only cut where no superblock, and no journal that waits for its replay, may ask for what lies behind.
+#[must_use]
+pub fn file_bytes(
+    device: &SharedDevice,
+    before: u64,
+    wanted: Option<u64>,
+    resized: Option<&Resized>,
+) -> u64 {
+    match resized {
+        None => bytes_asked_for(device)
+            .unwrap_or(device.geometry().bytes)
+            .max(before),
+        // Everything is durable in front of the end.
+        Some(resized) if resized.bytes() < resized.bytes_before() => resized.bytes(),
+        Some(resized) => before.max(wanted.unwrap_or(0)).max(resized.bytes()),
+    }
+}
+
+/// The most bytes that an opener of the volume may ask for; `None` when that cannot be said.
+fn bytes_asked_for(device: &SharedDevice) -> Option<u64> {
+    match format::detect(device).ok()? {
+        Format::F2fs => f2fs::resize::bytes_asked_for(device).ok(),
+        Format::Ext4 => {
+            let sb = Superblock::from_raw(superblock(device).ok()?, None).ok()?;
+            // A replay may give the superblock another size.
+            let waits = sb.features().has_incompat(Incompat::NEEDS_RECOVERY);
+            (!waits && sb.raw.verify_checksum().is_ok())
+                .then(|| sb.geo.blocks_count * u64::from(sb.geo.block_size))
+        }
+    }
 }
 
 fn superblock(device: &SharedDevice) -> Result<RawSuperblock> {

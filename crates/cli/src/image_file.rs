@@ -3,7 +3,7 @@
 use crate::args::ResizeArgs;
 use crate::failure::{At, Failure, Result};
 use crate::size::parse_size;
-use blockwright::reshape::Resized;
+use blockwright::reshape::{Resized, file_bytes};
 use blockwright_device::{NbdAddress, OpenMode};
 use blockwright_disk::container::{self, detect_file};
 use std::fs::File;
@@ -100,7 +100,7 @@ pub fn prepare(args: &ResizeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Gives the image file its final length. Prepared space that is not needed is cut off.
+/// Gives the image file its final length. Prepared space that is not needed is cut off; after an error only if the change was certainly not made.
 ///
 /// # Errors
 /// Those of the host.
@@ -109,14 +109,15 @@ pub fn finish(args: &ResizeArgs, resized: Option<&Resized>) -> Result<()> {
     let Some((file, before)) = slot.take() else {
         return Ok(());
     };
-    let length = match (resized, wanted(args)?) {
-        (None, _) => before,
-        // Everything is durable in front of the end.
-        (Some(resized), _) if resized.bytes() < resized.bytes_before() => resized.bytes(),
-        (Some(resized), Wanted::More(_)) => before.max(resized.bytes()),
-        (Some(_), Wanted::Bytes(bytes)) => before.max(bytes),
-        (Some(_), Wanted::Fill | Wanted::Minimum) => before,
+    let asked = match wanted(args)? {
+        Wanted::Bytes(bytes) => Some(bytes),
+        Wanted::More(_) | Wanted::Fill | Wanted::Minimum => None,
     };
+    // An image that cannot even be opened for reading keeps what it was given.
+    let Ok(device) = crate::wall::device(&args.image, OpenMode::default()) else {
+        return Ok(());
+    };
+    let length = file_bytes(&device, before, asked, resized);
     let place = args.image.display();
     if file.metadata().at(&place)?.len() != length {
         file.set_len(length).at(&place)?;

@@ -31,7 +31,7 @@ fn is_plain_file(path: &Path) -> bool {
 }
 
 /// Changes the size of the volume at `path`, which must not be open. The file of a plain image gets longer or shorter with it. When that fails, the
-/// file has its old length.
+/// file has its old length, unless the volume may ask for the longer one ([`reshape::file_bytes`]).
 ///
 /// # Errors
 /// As [`reshape::resize`]; `Busy` when the image is open.
@@ -58,13 +58,11 @@ pub fn resize(path: &Path, target: Target, mode: Mode) -> Result<Resized> {
     if !plain || mode == Mode::DryRun {
         return resized;
     }
-    let wanted = match (&resized, target) {
-        (Err(_), _) => length,
-        // All that is needed is durable in front of the end.
-        (Ok(done), _) if done.bytes() < done.bytes_before() => done.bytes(),
-        (Ok(_), Target::Bytes(bytes)) => length.max(bytes),
-        (Ok(_), Target::Fill | Target::Minimum { .. }) => length,
+    let wanted = match target {
+        Target::Bytes(bytes) => Some(bytes),
+        Target::Fill | Target::Minimum { .. } => None,
     };
+    let wanted = reshape::file_bytes(&device, length, wanted, resized.as_ref().ok());
     // `device` still holds the image's lock.
     let trimmed = std::fs::OpenOptions::new()
         .write(true)

@@ -38,7 +38,7 @@ struct ResizeJson {
 /// Runs `resize`.
 ///
 /// # Errors
-/// With the image named; the image file has its old length then.
+/// With the image named; the image file has its old length then, unless the change may have been made.
 pub fn resize(args: &ResizeArgs) -> Result<()> {
     let place = args.image.display().to_string();
     if args.image.is_dir() {

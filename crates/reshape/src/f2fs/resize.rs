@@ -40,7 +40,7 @@ use blockwright_ondisk::f2fs::{BLOCK_SIZE, BLOCKS_PER_SEG};
 use super::mover::evacuate;
 use super::store::Store;
 use super::switch::{apart, switch};
-use super::volume::{Counts, Volume, superblock};
+use super::volume::{Counts, Volume, read_superblocks, superblock};
 use crate::error::{ReshapeError, Result};
 use crate::resized::{Mode, Parts, Resized};
 
@@ -64,6 +64,20 @@ impl From<LayoutError> for ReshapeError {
 pub fn volume_bytes(device: &SharedDevice) -> Result<u64> {
     let sb = superblock(&Store::new(device.clone()))?;
     Ok(sb.raw.block_count.get() << BLOCK_BITS)
+}
+
+/// The most bytes that either copy of the superblock asks for.
+///
+/// # Errors
+/// `F2fs` when a copy is not valid: it cannot be said what it asks for.
+pub fn bytes_asked_for(device: &SharedDevice) -> Result<u64> {
+    let [first, second] = read_superblocks(&Store::new(device.clone()))?;
+    let blocks = first?
+        .raw
+        .block_count
+        .get()
+        .max(second?.raw.block_count.get());
+    Ok(blocks << BLOCK_BITS)
 }
 
 /// Refuses by name what is not resized, whatever state it is in.

@@ -71,7 +71,7 @@ pub(crate) struct Volume {
 }
 
 /// The copies of the superblock, if they are valid.
-fn read_superblocks(store: &Store) -> Result<[Result<Superblock>; 2]> {
+pub(super) fn read_superblocks(store: &Store) -> Result<[Result<Superblock>; 2]> {
     let bytes = store.bytes();
     if bytes < 2 * BLOCK_SIZE as u64 {
         return Err(ReshapeError::Damaged("the device is too small".into()));

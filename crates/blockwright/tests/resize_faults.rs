@@ -1,0 +1,139 @@
+//! A device that fails at any moment of a growth: the image file, cut as [`reshape::file_bytes`] says, holds a volume that opens with all its files.
+
+use blockwright::device::{BlockDevice, MemoryDevice, SharedDevice};
+use blockwright::reshape::{self, Mode};
+use blockwright::{Format, Volume, VolumeBuilder};
+use blockwright_device::FaultyDevice;
+use blockwright_device::sim::faulty::{Fault, Ops, Rule};
+use blockwright_test_support::testing::{have, run_ok};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+fn set_len(path: &Path, bytes: u64) {
+    let file = std::fs::OpenOptions::new().write(true).open(path);
+    file.expect("an image").set_len(bytes).expect("a size");
+}
+
+/// Grows a copy of the image while write or flush `n` fails, and later ones with `for_good`. The image as its file is then; `None` when nothing failed.
+fn failed(image: &Path, out: &Path, bytes: u64, n: u64, for_good: bool) -> Option<u64> {
+    let before = std::fs::metadata(image).expect("an image").len();
+    std::fs::copy(image, out).expect("copied");
+    set_len(out, bytes);
+    let memory = Arc::new(MemoryDevice::load(out).expect("loaded"));
+    let faulty = Arc::new(FaultyDevice::new(Arc::clone(&memory) as SharedDevice, 1));
+    // ENOSPC, as a host says whose file system is full.
+    let rule = Rule::new(
+        Ops::WRITE | Ops::WRITE_ZEROES | Ops::FLUSH,
+        Fault::Errno(28),
+    )
+    .skip(n);
+    faulty.add(if for_good { rule.always() } else { rule });
+    let device: SharedDevice = Arc::clone(&faulty) as SharedDevice;
+    let resized = reshape::resize(&device, bytes, Mode::Change);
+    let fired = faulty.fired() > 0;
+    assert_eq!(resized.is_err(), fired, "{n}: {resized:?}");
+    let length = reshape::file_bytes(&device, before, Some(bytes), resized.as_ref().ok());
+    if !fired {
+        assert_eq!(length, bytes);
+        return None;
+    }
+    assert!((before..=memory.geometry().bytes).contains(&length));
+    memory.save(out).expect("saved");
+    set_len(out, length);
+    Some(length)
+}
+
+/// Every moment, or every `step`th one.
+fn every_failure(image: &Path, bytes: u64, step: usize, opens: impl Fn(&Path, &str)) {
+    let out = image.with_extension("failed");
+    let before = std::fs::metadata(image).expect("an image").len();
+    for for_good in [true, false] {
+        let (mut short, mut long) = (0, 0);
+        for n in (0..).step_by(step) {
+            let Some(length) = failed(image, &out, bytes, n, for_good) else {
+                break;
+            };
+            match length == before {
+                true => short += 1,
+                false => long += 1,
+            }
+            opens(
+                &out,
+                &format!("write {n}, for good: {for_good}, {length} bytes"),
+            );
+        }
+        println!("{}: {short} short, {long} long", image.display());
+        assert!(short > 0 && long > 0, "{short} short, {long} long");
+    }
+}
+
+fn checked_by_e2fsck(image: &Path, what: &str) {
+    let run = |how: &str| {
+        let out = Command::new("e2fsck").arg(how).arg(image).output();
+        let out = out.expect("e2fsck");
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        (out.status.code().unwrap_or(99), said)
+    };
+    let (code, said) = run("-fy");
+    assert!(code < 4, "{what}: {said}");
+    let (code, said) = run("-fn");
+    assert_eq!(code, 0, "{what}: {said}");
+}
+
+fn has_files(image: &Path, what: &str) {
+    let volume = Volume::open(image).unwrap_or_else(|e| panic!("{what}: {e}"));
+    for n in 0..8u8 {
+        let bytes = volume.read(format!("/{n}"));
+        let bytes = bytes.unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert!(bytes == vec![n; 9000 * usize::from(n)], "{what}: {n}");
+    }
+    volume.close().unwrap_or_else(|e| panic!("{what}: {e}"));
+}
+
+fn made(path: &Path, format: Format, bytes: u64) {
+    let volume = VolumeBuilder::new().format(format).size(bytes);
+    volume.create(path).expect("made");
+    let volume = Volume::open(path).expect("opened");
+    for n in 0..8u8 {
+        let bytes = vec![n; 9000 * usize::from(n)];
+        volume.write(format!("/{n}"), bytes).expect("written");
+    }
+    volume.close().expect("closed");
+}
+
+#[test]
+fn ext4_keeps_what_was_committed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = dir.path().join("image");
+    made(&image, Format::Ext4, 16 * MIB);
+    let tools = have("e2fsck");
+    every_failure(&image, 300 * MIB, 1, |image, what| {
+        has_files(image, what);
+        if tools {
+            checked_by_e2fsck(image, what);
+        }
+    });
+}
+
+#[test]
+fn ext2_keeps_what_was_committed() {
+    if !(have("mke2fs") && have("e2fsck")) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = dir.path().join("image");
+    let name = image.display().to_string();
+    run_ok("mke2fs", &["-q", "-t", "ext2", "-b", "1024", &name, "16M"]);
+    every_failure(&image, 48 * MIB, 1, checked_by_e2fsck);
+}
+
+#[test]
+fn f2fs_keeps_what_was_committed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = dir.path().join("image");
+    made(&image, Format::F2fs, 64 * MIB);
+    every_failure(&image, 200 * MIB, 1, has_files);
+}
