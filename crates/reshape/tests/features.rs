@@ -67,8 +67,7 @@ const BASES: [(&str, &[&str]); 4] = [
     ("ext2", EXT2),
     ("uninit", UNINIT),
 ];
-const BIGALLOC: [(&str, &[&str]); 2] =
-    [("clusters", CLUSTERS), ("large clusters", LARGE_CLUSTERS)];
+const BIGALLOC: [(&str, &[&str]); 2] = [("clusters", CLUSTERS), ("large clusters", LARGE_CLUSTERS)];
 
 fn apply(image: &Path, list: &str, what: &str) {
     let settings = Settings {
@@ -244,7 +243,11 @@ fn a_directory_keeps_the_count_of_its_large_values() {
     let files = tree(dir.path());
     let (image, value) = (dir.path().join("image"), dir.path().join("value"));
     fs::write(&value, vec![b'v'; 3000]).expect("written");
-    let options = [EXT3, &["-O", "ea_inode,has_journal,extent,dir_index"]].concat();
+    let options = [
+        EXT3,
+        &["-O", "ea_inode,ext_attr,has_journal,extent,dir_index"],
+    ]
+    .concat();
     for indexed in [true, false] {
         mke2fs(&image, &options, "40M", &files);
         for name in ["dense", "many"] {
@@ -254,6 +257,8 @@ fn a_directory_keeps_the_count_of_its_large_values() {
                 .arg(format!("ea_set -f {} {name} user.large", value.display()))
                 .arg(&image));
         }
+        // debugfs does not count them.
+        common::output(Command::new("e2fsck").arg("-fy").arg(&image));
         if indexed {
             index(&image);
         }
@@ -428,10 +433,14 @@ fn narrow_descriptors_leave_whole_clusters() {
     let image = dir.path().join("image");
     for cluster in ["2048", "4096", "16384"] {
         for group in ["2048", "4096"] {
-            let features =
-                "bigalloc,extent,64bit,^metadata_csum,uninit_bg,flex_bg,^resize_inode";
+            let features = "bigalloc,extent,64bit,^metadata_csum,uninit_bg,flex_bg,^resize_inode";
             let options = ["-b", "1024", "-N", "2048", "-O", features, "-C", cluster];
-            mke2fs(&image, &[&options[..], &["-g", group]].concat(), "256M", &files);
+            mke2fs(
+                &image,
+                &[&options[..], &["-g", group]].concat(),
+                "256M",
+                &files,
+            );
             let before = contents(&image);
             let what = format!("clusters of {cluster} bytes, {group} in a group");
             apply(&image, "^64bit", &what);
@@ -439,6 +448,18 @@ fn narrow_descriptors_leave_whole_clusters() {
             kernel_writes(&image, &what);
         }
     }
+}
+
+/// `^metadata_csum` leaves checksums of descriptors, unless the list clears them as well.
+#[test]
+fn no_checksums_at_all() {
+    let only_first = &BASES[..1];
+    compare(
+        &["^metadata_csum,^uninit_bg", "uninit_bg"],
+        only_first,
+        |_, _, _| {},
+    );
+    compare(&["^uninit_bg,^metadata_csum"], only_first, |_, _, _| {});
 }
 
 #[test]

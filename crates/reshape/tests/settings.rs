@@ -348,3 +348,109 @@ fn features_change_or_are_refused_by_name() {
         "refusals changed the image"
     );
 }
+
+/// A full directory, of a volume with quota; a journal that is elsewhere; values of attributes by a UUID: all settings of the list stay as they were.
+#[test]
+fn a_refused_list_changes_nothing() {
+    if !have_tools() {
+        return;
+    }
+    let dir = scratch();
+    let files = tree(dir.path());
+    fs::create_dir(files.join("dense")).expect("made");
+    for n in 0..300 {
+        fs::write(files.join(format!("dense/name-{n:03}")), b"").expect("written");
+    }
+    let value = dir.path().join("value");
+    fs::write(&value, vec![b'v'; 3000]).expect("written");
+    let image = dir.path().join("image");
+    let commands = dir.path().join("commands");
+    let elsewhere = "ssv journal_dev 1\nssv journal_inum 0\n".to_owned();
+    let large = format!("ea_set -f {} dense user.large", value.display());
+    let base = "extent,has_journal,ext_attr,ea_inode,dir_index";
+    for (more, command, list, uuid, says) in [
+        ("quota", None, "metadata_csum", false, "clear quota first"),
+        (
+            "uninit_bg",
+            Some(&elsewhere),
+            "quota",
+            false,
+            "another device",
+        ),
+        (
+            "uninit_bg",
+            Some(&elsewhere),
+            "^uninit_bg",
+            false,
+            "another device",
+        ),
+        (
+            "metadata_csum",
+            Some(&large),
+            "^metadata_csum",
+            true,
+            "UUID",
+        ),
+        ("uninit_bg", Some(&large), "", true, "UUID"),
+        ("uninit_bg", Some(&large), "metadata_csum", true, "UUID"),
+    ] {
+        let features = format!("{base},{more}");
+        let options = ["-b", "1024", "-I", "256", "-O", &features];
+        mke2fs(&image, &options, "40M", &files);
+        if let Some(command) = command {
+            fs::write(&commands, command).expect("written");
+            ok(Command::new("debugfs")
+                .args(["-w", "-f"])
+                .arg(&commands)
+                .arg(&image));
+        }
+        let before = fs::read(&image).expect("read");
+        let settings = Settings {
+            label: Some(b"after".to_vec()),
+            features: Some(list.into()),
+            uuid: uuid.then_some([7; 16]),
+            ..Settings::default()
+        };
+        let error = set(&device(&image), &settings).expect_err(list).to_string();
+        assert!(error.contains(says), "{more}, {list}: {error}");
+        assert!(
+            fs::read(&image).expect("read") == before,
+            "{more}, {list}: {error}"
+        );
+    }
+}
+
+/// The journal is made larger for a transaction, and has its old size when that is given up.
+#[test]
+fn a_change_that_fails_leaves_the_journal_as_it_was() {
+    if !have_tools() {
+        return;
+    }
+    let dir = scratch();
+    let files = tree(dir.path());
+    let image = dir.path().join("image");
+    // More blocks of descriptors than the journal has.
+    let options = [
+        "-b",
+        "1024",
+        "-g",
+        "256",
+        "-N",
+        "131072",
+        "-O",
+        "has_journal,extent,64bit,meta_bg,uninit_bg,^resize_inode",
+        "-J",
+        "size=1",
+    ];
+    mke2fs(&image, &options, "4300M", &files);
+    clean(&image, "made");
+    let journal = field(&image, "Total journal blocks");
+    // Its map is read when checksums are written.
+    ok(Command::new("debugfs")
+        .args(["-w", "-R", "sif a/file-30 block[0] 0"])
+        .arg(&image));
+    let error = set(&device(&image), &features("metadata_csum")).expect_err("damage");
+    assert!(error.to_string().contains("check"), "{error}");
+    assert_eq!(field(&image, "Total journal blocks"), journal);
+    assert!(!feature_list(&image).contains(&"metadata_csum".to_owned()));
+}

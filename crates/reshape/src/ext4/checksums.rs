@@ -6,12 +6,12 @@
 //! feature changes otherwise is one transaction of the journal: the superblock, all descriptors, and index blocks of directories, which have room for
 //! an entry less.
 //!
-//! - Put on: directories get room first (`tails`), then checksums are written, then comes the transaction. Its superblock is written last, so an opener
-//!   that finds the log has a superblock that asks for no checksums.
-//! - Taken off: the transaction, with its superblock first; then what is left of checksums is cleared.
+//! - Put on: directories get room first (`tails`), then checksums are written, then comes the transaction.
+//! - Taken off: the transaction; then what is left of checksums is cleared.
 //!
-//! Descriptors have checksums of their own with `uninit_bg`. While they are written in place, a kernel refuses to mount until e2fsck has replayed the
-//! journal.
+//! The superblock of the transaction is written first, both times (`Order::Superblock`): a kernel that replays a log keeps the superblock that it has read, and
+//! would write without checksums to a volume that has them by then. Descriptors have the other kind of checksum until they are written in place.
+//! Meanwhile a kernel refuses to mount until e2fsck has replayed the journal.
 //!
 //! Reference: kernel documentation, "ext4 Data Structures: Checksums".
 
@@ -40,7 +40,7 @@ const FIXED_WEIGHT: usize = 8;
 const XATTR_CHECKSUM: usize = 16;
 
 /// The superblock with checksums, and with `stored_seed` with the seed that they start from.
-fn with_checksums(old: &RawSuperblock, stored_seed: bool) -> RawSuperblock {
+pub(super) fn with_checksums(old: &RawSuperblock, stored_seed: bool) -> RawSuperblock {
     let mut raw = *old;
     let mut features = raw.features();
     features.ro_compat.remove(RoCompat::UNINIT_BG);
@@ -68,7 +68,7 @@ fn without_checksums(old: &RawSuperblock) -> RawSuperblock {
     raw
 }
 
-/// Whether checksums cannot be taken off, and why.
+/// Whether checksums cannot be taken off, and why. That a new UUID comes with it is looked at where the UUID is (`settings`).
 pub(super) fn keeps_checksums(sb: &Superblock) -> Option<&'static str> {
     let derived = MetaSeed::from_uuid(&sb.raw.uuid);
     let values = sb.features().has_incompat(Incompat::EA_INODE);
@@ -92,7 +92,20 @@ impl Volume {
         self.stage_indexes(&new)?;
         self.bitmap_checksums(&new)?;
         self.sb.raw = with_checksums(&self.sb.raw, stored_seed);
-        self.commit_staged(&mut log, Order::SuperblockLast)
+        self.commit_staged(&mut log, Order::Superblock)
+    }
+
+    /// Takes checksums off all descriptors (`uninit_bg`), where metadata has none. What was never written is written before.
+    ///
+    /// # Errors
+    /// Damage; `NoSpace`.
+    pub fn remove_descriptor_checksums(&mut self) -> Result<()> {
+        self.write_unwritten()?;
+        let mut log = self.log_for(self.sb.geo.desc_blocks as usize + FIXED_WEIGHT)?;
+        let mut features = self.sb.raw.features();
+        features.ro_compat.remove(RoCompat::UNINIT_BG);
+        self.sb.raw.set_features(features);
+        self.commit_staged(&mut log, Order::Log)
     }
 
     /// Takes checksums off all metadata.

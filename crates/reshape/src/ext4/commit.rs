@@ -13,8 +13,8 @@
 //!
 //! A smaller size is committed otherwise (`Order::Superblock`): the kernel counts groups before it replays the journal. With a superblock that
 //! shrinks in the replay it would allocate in groups that are gone. So step 1 leaves the superblock alone, and between steps 2 and 3 the
-//! superblock itself is written, which asks for recovery and has the new size. So it is where metadata gets another form that the superblock tells
-//! (`64bit`, no `metadata_csum`). Where it gets checksums, step 3 writes the superblock behind all other blocks (`Order::SuperblockLast`).
+//! superblock itself is written, which asks for recovery and has the new size. The same order serves changes of form that the superblock announces (`64bit`,
+//! `metadata_csum`).
 //!
 //! A change of the superblock alone needs no journal: it is one write. A volume without a journal gets one for the time of the change (`journal_file`).
 //!
@@ -32,8 +32,6 @@ pub(crate) enum Order {
     Log,
     /// The superblock, because an opener must know it before it replays the log: the volume gets smaller, or metadata another form.
     Superblock,
-    /// The log, and the superblock is written behind all other blocks: before, an opener must know the old one.
-    SuperblockLast,
 }
 
 impl Volume {
@@ -62,18 +60,12 @@ impl Volume {
             self.write_super(&self.sb.raw, true)?;
             self.disk.flush("superblock")?;
         }
-        let last = (order == Order::SuperblockLast).then(|| self.sb.geo.super_block().0);
         let images = self.disk.staged();
         let images = images
             .iter()
-            .filter(|(block, _)| Some(**block) != last)
             .map(|(block, image)| (*block, image.as_slice()));
         self.disk.write_all(images, "metadata")?;
         self.disk.flush("metadata")?;
-        if last.is_some() {
-            self.write_super(&self.sb.raw, true)?;
-            self.disk.flush("superblock")?;
-        }
         log.set_empty(&self.disk)?;
         self.disk.flush("journal")?;
         self.write_super(&self.sb.raw, false)?;

@@ -23,6 +23,8 @@ pub(super) enum Step {
     RemoveIndexes,
     /// Metadata loses its checksums.
     RemoveChecksums,
+    /// Descriptors lose the checksums that metadata's leave behind.
+    RemoveDescriptorChecksums,
     /// Block numbers become 64 bits wide (`on`), or 32.
     Width { on: bool },
     /// Metadata gets checksums, with a seed that is stored or that of the UUID.
@@ -198,15 +200,24 @@ fn changes(old: Features, new: Features) -> Vec<(Features, bool)> {
     list
 }
 
+fn parse(old: Features, list: &str) -> Result<Features> {
+    old.parse(list)
+        .map_err(|e| ReshapeError::Invalid(e.to_string()))
+}
+
+/// Whether a list clears `uninit_bg`, which a volume with `metadata_csum` does not have.
+fn clears_uninit(mut old: Features, list: &str) -> Result<bool> {
+    old.ro_compat |= RoCompat::UNINIT_BG;
+    Ok(!parse(old, list)?.has_ro_compat(RoCompat::UNINIT_BG))
+}
+
 /// Plans the change that a list of features asks for. What is a bit alone is set in the volume's superblock, in memory.
 ///
 /// # Errors
 /// `Invalid` for unknown names and combinations that make no sense, `Unsupported` for what is refused.
 pub(super) fn plan(volume: &mut Volume, list: &str, plan: &mut Plan) -> Result<()> {
     let old = volume.sb.features();
-    let new = old
-        .parse(list)
-        .map_err(|e| ReshapeError::Invalid(e.to_string()))?;
+    let new = parse(old, list)?;
     let mut plain = old;
     for (one, on) in changes(old, new) {
         let name = one.to_string();
@@ -240,6 +251,9 @@ pub(super) fn plan(volume: &mut Volume, list: &str, plan: &mut Plan) -> Result<(
                     return Err(refuse(why));
                 }
                 plan.steps.push(Step::RemoveChecksums);
+                if clears_uninit(old, list)? {
+                    plan.steps.push(Step::RemoveDescriptorChecksums);
+                }
             }
             FeatureRule::Width => {
                 widened(&volume.sb, on)?;

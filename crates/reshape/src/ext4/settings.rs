@@ -1,14 +1,15 @@
 //! Settings of a volume: label, UUID, reserved blocks, behaviour on errors, mount options, features.
 //!
 //! A setting in the superblock alone changes by one write of the superblock, which is atomic. A setting that touches more goes through
-//! `commit`. Everything asked for is checked before anything is written.
+//! `commit`. Everything that is not possible is refused before anything is written. On the way, damage, a lack of space or a device that fails may be met.
 //!
 //! What cannot be changed safely is refused by its name (`features` has the rules).
 
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::superblock::{DefaultMountOpts, ErrorBehaviour, JournalLocation};
-use blockwright_ondisk::ext4::{Compat, Incompat, InodeFlags, RoCompat};
+use blockwright_ondisk::ext4::{Compat, Incompat, InodeFlags, RoCompat, Superblock};
 
+use super::checksums::with_checksums;
 use super::commit::Order;
 use super::features::{self, Plan, Step};
 use super::journal_file::{JOURNAL_BLOCKS_MAX, JOURNAL_BLOCKS_MIN, default_blocks, now};
@@ -69,7 +70,8 @@ const OPTION_NAMES: [(&str, DefaultMountOpts); 12] = [
 ///
 /// # Errors
 /// `Invalid` and `Unsupported` for what makes no sense or cannot be changed; `NotClean` for a volume that must be recovered or repaired first.
-/// Nothing was changed then. `NoSpace` and `Damaged` may come after other settings of the list were changed; the volume is whole.
+/// Nothing was changed then. `NoSpace`, `Damaged` and `Format` may come after other settings of the list were changed. The volume is whole then, and its journal
+/// as large as before.
 pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     let (mut volume, mut plan) = planned(device, settings)?;
     let needs_log = plan.descriptors || !plan.steps.is_empty();
@@ -86,8 +88,12 @@ pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     let changed = apply(&mut volume, &plan);
     if let Err(error) = changed {
         // A device that fails is left alone.
-        if temporary && !matches!(error, ReshapeError::Device { .. }) {
-            super::resize::restore_journal(device, 0)?;
+        let had = match temporary {
+            true => Some(0),
+            false => volume.enlarged_from,
+        };
+        if let Some(had) = had.filter(|_| !matches!(error, ReshapeError::Device { .. })) {
+            super::resize::restore_journal(device, had)?;
         }
         return Err(error);
     }
@@ -118,6 +124,7 @@ fn apply(volume: &mut Volume, plan: &Plan) -> Result<()> {
             Step::RemoveMmp => volume.remove_mmp()?,
             Step::RemoveIndexes => volume.remove_indexes()?,
             Step::RemoveChecksums => volume.remove_checksums()?,
+            Step::RemoveDescriptorChecksums => volume.remove_descriptor_checksums()?,
             Step::Width { on } => volume.set_width(on)?,
             Step::AddChecksums { stored_seed } => volume.add_checksums(stored_seed)?,
             Step::AddQuota { project } => volume.add_quota(project)?,
@@ -154,8 +161,30 @@ fn planned(device: &SharedDevice, settings: &Settings) -> Result<(Volume, Plan)>
     plan_journal(&volume, settings, &mut plan)?;
     plan_identity(&mut volume, settings, &mut plan)?;
     plan_policy(&mut volume, settings)?;
+    check_steps(&volume, &plan)?;
     volume.sb.raw.set_write_time(now() as u64);
     Ok((volume, plan))
+}
+
+/// Finds the reasons for which a step would be refused.
+fn check_steps(volume: &Volume, plan: &Plan) -> Result<()> {
+    if plan.descriptors || !plan.steps.is_empty() {
+        // Every transaction needs a journal that is here, and empty.
+        Log::open(volume)?;
+    }
+    for step in &plan.steps {
+        if let Step::AddChecksums { stored_seed } = *step {
+            let new = Superblock::from_raw(with_checksums(&volume.sb.raw, stored_seed), None)?;
+            let goes = |step| plan.steps.contains(&step);
+            let all = Step::RemoveQuota {
+                only_project: false,
+            };
+            // Files of quota that the list asks for come later.
+            let quota = volume.sb.geo.features.has_ro_compat(RoCompat::QUOTA) && !goes(all);
+            volume.check_room_for_tails(&new.geo, (quota, !goes(Step::RemoveIndexes)))?;
+        }
+    }
+    Ok(())
 }
 
 fn plan_journal(volume: &Volume, settings: &Settings, plan: &mut Plan) -> Result<()> {
@@ -230,6 +259,10 @@ fn plan_identity(volume: &mut Volume, settings: &Settings, plan: &mut Plan) -> R
                 "the keys of encrypted files depend on the UUID (stable_inodes)".into(),
             ));
         }
+        let loses = plan.steps.contains(&Step::RemoveChecksums);
+        if features.has_incompat(Incompat::EA_INODE) && (loses || !features.metadata_csum()) {
+            refuse_values(volume)?;
+        }
         if features.metadata_csum() && !features.has_incompat(Incompat::METADATA_CSUM_SEED) {
             // Every checksum starts from the UUID. The stored seed keeps them valid.
             volume.sb.raw.checksum_seed.set(volume.sb.geo.seed.0);
@@ -264,6 +297,18 @@ fn plan_identity(volume: &mut Volume, settings: &Settings, plan: &mut Plan) -> R
         }
     }
     Ok(())
+}
+
+/// Refuses a new UUID where values of attributes lie in inodes and no seed is stored: their hashes start from the UUID.
+fn refuse_values(volume: &Volume) -> Result<()> {
+    volume.scan_inodes(
+        &mut |ino, inode| match inode.flags.contains(InodeFlags::EA_INODE) {
+            true => Err(ReshapeError::Unsupported(format!(
+                "inode {ino} has the value of an attribute, whose hash starts from the UUID (metadata_csum would store the seed)"
+            ))),
+            false => Ok(()),
+        },
+    )
 }
 
 fn plan_policy(volume: &mut Volume, settings: &Settings) -> Result<()> {

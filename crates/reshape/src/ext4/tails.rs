@@ -132,13 +132,7 @@ impl Volume {
     /// # Errors
     /// `Unsupported` for directories that are too full and cannot be laid out anew; `NoSpace`; damage.
     pub fn make_room_for_tails(&mut self, new: &Geometry) -> Result<usize> {
-        let mut dirs = Vec::new();
-        self.scan_inodes(&mut |ino, inode| {
-            if has_dir_blocks(inode, &self.sb.geo) {
-                dirs.push(ino);
-            }
-            Ok(())
-        })?;
+        let dirs = self.directories()?;
         let log = self.log_for(FIXED_WEIGHT * 4)?;
         let mut tails = Tails {
             volume: self,
@@ -153,6 +147,152 @@ impl Volume {
         tails.commit()?;
         Ok(index_blocks)
     }
+
+    /// Whether [`Volume::make_room_for_tails`] would refuse a directory: nothing is written. With `quota` the volume has quota then, and without `indexes`
+    /// no directory has an index.
+    ///
+    /// # Errors
+    /// `Unsupported`, as it; damage of a directory.
+    pub fn check_room_for_tails(
+        &self,
+        new: &Geometry,
+        (quota, indexes): (bool, bool),
+    ) -> Result<()> {
+        for ino in self.directories()? {
+            let mut inode = self.inode(ino)?;
+            if !indexes {
+                inode.flags.remove(InodeFlags::INDEX);
+            }
+            let map = self.runs(ino, &inode)?;
+            if self.room_for_tails(ino, &inode, &map, new)?.is_none() {
+                refuse_with_quota(ino, quota)?;
+                self.new_layout(ino, &inode, &map, new)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Directories that have blocks.
+    fn directories(&self) -> Result<Vec<Ino>> {
+        let mut dirs = Vec::new();
+        self.scan_inodes(&mut |ino, inode| {
+            if has_dir_blocks(inode, &self.sb.geo) {
+                dirs.push(ino);
+            }
+            Ok(())
+        })?;
+        Ok(dirs)
+    }
+
+    /// The leaves of a directory that change to have room, and how many index blocks it has; `None` where the directory is too full.
+    fn room_for_tails(
+        &self,
+        ino: Ino,
+        inode: &Inode,
+        map: &FileMap,
+        new: &Geometry,
+    ) -> Result<Option<(usize, Vec<(u64, Vec<u8>)>)>> {
+        let (from, to) = (format_of(inode, &self.sb.geo), format_of(inode, new));
+        let seed = new.inode_seed(ino, inode.generation);
+        let index = match is_indexed(inode) {
+            true => self.index_blocks(ino, map, &from)?,
+            false => Default::default(),
+        };
+        for (block, place) in &index {
+            let bytes = self.disk.read(*block, WHAT)?;
+            if DxNode::parse(&bytes, *place, &from)?.len() > place.limit(&to) {
+                return Ok(None);
+            }
+        }
+        let mut changed = Vec::new();
+        for block in blocks_of(map).filter(|block| !index.contains_key(block)) {
+            let bytes = self.disk.read(block, WHAT)?;
+            match with_tail(&bytes, &from, &to, seed)? {
+                None => return Ok(None),
+                Some(image) if image == bytes => {}
+                Some(image) => changed.push((block, image)),
+            }
+        }
+        Ok(Some((index.len(), changed)))
+    }
+
+    /// The blocks of a directory that is laid out anew, with room for checksums, and whether they begin with an index.
+    fn new_layout(
+        &self,
+        ino: Ino,
+        inode: &Inode,
+        map: &FileMap,
+        new: &Geometry,
+    ) -> Result<(Vec<Vec<u8>>, bool)> {
+        let (from, to) = (format_of(inode, &self.sb.geo), format_of(inode, new));
+        let seed = new.inode_seed(ino, inode.generation);
+        let sb = &self.sb;
+        let indexed = is_indexed(inode);
+        let mut index = HashSet::new();
+        let mut hash = sb.default_hash().ok();
+        let (mut dot, mut dotdot) = (ino, Ino(0));
+        if indexed {
+            index.extend(self.index_blocks(ino, map, &from)?.into_keys());
+            let first = blocks_of(map).next().unwrap_or_default();
+            let root = self.disk.read(first, WHAT)?;
+            let levels = htree::MAX_INDIRECT_LEVELS_LARGE;
+            let info = htree::DxRootInfo::parse(&root, &from, levels)?;
+            (dot, dotdot) = (info.dot, info.dotdot);
+            hash = Some(sb.hash_version(info.hash_version)?);
+        }
+        let mut leaves = Vec::new();
+        for block in blocks_of(map).filter(|block| !index.contains(block)) {
+            leaves.push(self.disk.read(block, WHAT)?);
+        }
+        let hash = hash.unwrap_or(HashVersion::from_raw(1)?);
+        let seeds = sb.raw.hash_seed();
+        let folds = inode.flags.contains(InodeFlags::CASEFOLD);
+        let mut entries = Vec::new();
+        for leaf in &leaves {
+            for entry in DirBlock::entries_of(leaf, from).iter() {
+                let entry = entry?;
+                match (entry.is_used(), entry.name) {
+                    (false, _) => {}
+                    (true, b".") => dot = entry.ino,
+                    (true, b"..") => dotdot = entry.ino,
+                    (true, name) => entries.push(Entry {
+                        name,
+                        ino: entry.ino,
+                        kind: self.kind_of(&entry)?,
+                        hash: hash_of(&entry, hash, seeds, folds, indexed)?,
+                    }),
+                }
+            }
+        }
+        let mut rules = DirRules::new(new, hash, seeds);
+        rules.format = to;
+        if !indexed {
+            rules.levels = None;
+        }
+        let blocks = dir_layout::build(dot, dotdot, &entries, &rules, seed, 0)?;
+        Ok((blocks, dir_layout::shape(&entries, &rules)?.indexed))
+    }
+
+    /// What an entry names; its inode says so where the entry does not.
+    fn kind_of(&self, entry: &DirEntry<'_>) -> Result<FileKind> {
+        match entry.kind {
+            Some(kind) => Ok(kind),
+            None => self
+                .inode(entry.ino)?
+                .kind()
+                .ok_or_else(|| ReshapeError::Damaged(format!("inode {} is of no kind", entry.ino))),
+        }
+    }
+}
+
+/// A larger directory would change what its owner uses.
+fn refuse_with_quota(ino: Ino, quota: bool) -> Result<()> {
+    if !quota {
+        return Ok(());
+    }
+    Err(ReshapeError::Unsupported(format!(
+        "directory {ino} is too full for checksums, and a larger one would change what its owner uses: clear quota first"
+    )))
 }
 
 impl Tails<'_> {
@@ -178,98 +318,28 @@ impl Tails<'_> {
     /// Gives one directory room. How many index blocks it has.
     fn directory(&mut self, ino: Ino) -> Result<usize> {
         let inode = self.volume.inode(ino)?;
-        let geo = self.volume.sb.geo.clone();
-        let (from, to) = (format_of(&inode, &geo), format_of(&inode, &self.new));
-        let seed = self.new.inode_seed(ino, inode.generation);
         let map = self.volume.runs(ino, &inode)?;
-        let index = match is_indexed(&inode) {
-            true => self.volume.index_blocks(ino, &map, &from)?,
-            false => Default::default(),
-        };
-        for (block, place) in &index {
-            let bytes = self.volume.disk.read(*block, WHAT)?;
-            if DxNode::parse(&bytes, *place, &from)?.len() > place.limit(&to) {
-                return self.lay_out(ino, inode, map);
-            }
-        }
-        let (mut changed, mut crowded) = (Vec::new(), false);
-        for block in blocks_of(&map).filter(|block| !index.contains_key(block)) {
-            let bytes = self.volume.disk.read(block, WHAT)?;
-            match with_tail(&bytes, &from, &to, seed)? {
-                None => {
-                    crowded = true;
-                    break;
-                }
-                Some(image) if image == bytes => {}
-                Some(image) => changed.push((block, image)),
-            }
-        }
-        if crowded {
+        let room = self.volume.room_for_tails(ino, &inode, &map, &self.new)?;
+        let Some((index_blocks, changed)) = room else {
             return self.lay_out(ino, inode, map);
-        }
+        };
         for (block, image) in changed {
             self.make_room(1)?;
             self.volume.disk.stage(block, image);
         }
-        Ok(index.len())
+        Ok(index_blocks)
     }
 
     /// Lays a directory out anew, in free blocks. How many index blocks it has then.
     fn lay_out(&mut self, ino: Ino, mut inode: Inode, map: FileMap) -> Result<usize> {
-        if self.volume.sb.features().has_ro_compat(RoCompat::QUOTA) {
-            return Err(ReshapeError::Unsupported(format!(
-                "directory {ino} is too full for checksums, and a larger one would change what its owner uses: clear quota first"
-            )));
-        }
+        refuse_with_quota(
+            ino,
+            self.volume.sb.features().has_ro_compat(RoCompat::QUOTA),
+        )?;
         let geo = self.volume.sb.geo.clone();
         let (from, to) = (format_of(&inode, &geo), format_of(&inode, &self.new));
         let seed = self.new.inode_seed(ino, inode.generation);
-        let sb = &self.volume.sb;
-        let indexed = is_indexed(&inode);
-        let mut index = HashSet::new();
-        let mut hash = sb.default_hash().ok();
-        let (mut dot, mut dotdot) = (ino, Ino(0));
-        if indexed {
-            index.extend(self.volume.index_blocks(ino, &map, &from)?.into_keys());
-            let root = self
-                .volume
-                .disk
-                .read(blocks_of(&map).next().unwrap_or_default(), WHAT)?;
-            let levels = htree::MAX_INDIRECT_LEVELS_LARGE;
-            let info = htree::DxRootInfo::parse(&root, &from, levels)?;
-            (dot, dotdot) = (info.dot, info.dotdot);
-            hash = Some(sb.hash_version(info.hash_version)?);
-        }
-        let mut leaves = Vec::new();
-        for block in blocks_of(&map).filter(|block| !index.contains(block)) {
-            leaves.push(self.volume.disk.read(block, WHAT)?);
-        }
-        let hash = hash.unwrap_or(HashVersion::from_raw(1)?);
-        let seeds = sb.raw.hash_seed();
-        let folds = inode.flags.contains(InodeFlags::CASEFOLD);
-        let mut entries = Vec::new();
-        for leaf in &leaves {
-            for entry in DirBlock::entries_of(leaf, from).iter() {
-                let entry = entry?;
-                match (entry.is_used(), entry.name) {
-                    (false, _) => {}
-                    (true, b".") => dot = entry.ino,
-                    (true, b"..") => dotdot = entry.ino,
-                    (true, name) => entries.push(Entry {
-                        name,
-                        ino: entry.ino,
-                        kind: self.kind_of(&entry)?,
-                        hash: hash_of(&entry, hash, seeds, folds, indexed)?,
-                    }),
-                }
-            }
-        }
-        let mut rules = DirRules::new(&self.new, hash, seeds);
-        rules.format = to;
-        if !indexed {
-            rules.levels = None;
-        }
-        let mut blocks = dir_layout::build(dot, dotdot, &entries, &rules, seed, 0)?;
+        let (mut blocks, indexed) = self.volume.new_layout(ino, &inode, &map, &self.new)?;
         self.make_room(FIXED_WEIGHT * 2)?;
         let mut fresh = Inode::new(&geo, inode.mode);
         let places = self
@@ -283,7 +353,7 @@ impl Tails<'_> {
         inode.flags.remove(InodeFlags::EXTENTS | InodeFlags::INDEX);
         inode.flags |= fresh.flags & InodeFlags::EXTENTS;
         let mut index_blocks = 0;
-        if dir_layout::shape(&entries, &rules)?.indexed {
+        if indexed {
             inode.flags |= InodeFlags::INDEX;
             // The volume as it is has index blocks of its own capacity.
             for (block, place) in index_positions(&blocks, &to)? {
@@ -297,18 +367,6 @@ impl Tails<'_> {
         self.volume.stage_inode(ino, Some(&inode))?;
         self.old_maps.push(map);
         Ok(index_blocks)
-    }
-
-    /// What an entry names; its inode says so where the entry does not.
-    fn kind_of(&self, entry: &DirEntry<'_>) -> Result<FileKind> {
-        match entry.kind {
-            Some(kind) => Ok(kind),
-            None => {
-                self.volume.inode(entry.ino)?.kind().ok_or_else(|| {
-                    ReshapeError::Damaged(format!("inode {} is of no kind", entry.ino))
-                })
-            }
-        }
     }
 }
 
@@ -422,7 +480,9 @@ mod tests {
         put_length(&mut block, 24, SIZE - 24 - from.entry_len(b"second")).expect("even");
         block.copy_within(last..last + from.entry_len(b"second"), SIZE - 24);
         put_length(&mut block, SIZE - 24, 24).expect("even");
-        let packed = with_tail(&block, &from, &to, seed).expect("valid").expect("room");
+        let packed = with_tail(&block, &from, &to, seed)
+            .expect("valid")
+            .expect("room");
         let found = lengths(&packed, to);
         assert_eq!(found[0], (b".".to_vec(), 12));
         assert_eq!(found[1], (b"..".to_vec(), 12));
@@ -440,7 +500,9 @@ mod tests {
             block.copy_within(at..at + 12, SIZE - 12);
             put_length(&mut block, 0, SIZE - 12).expect("even");
             put_length(&mut block, SIZE - 12, 12).expect("even");
-            let packed = with_tail(&block, &from, &to, seed).expect("valid").expect("room");
+            let packed = with_tail(&block, &from, &to, seed)
+                .expect("valid")
+                .expect("room");
             assert_eq!(lengths(&packed, to)[1].0, dot);
         }
     }
