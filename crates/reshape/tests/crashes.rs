@@ -40,20 +40,53 @@ const EXT3: &[&str] = &[
 ];
 const EXT2: &[&str] = &["-b", "1024", "-O", "filetype,resize_inode"];
 
-/// Cuts a change everywhere.
-fn cut(name: &str, options: &[&str], bytes: u64, change: impl Fn(&SharedDevice)) {
-    cut_of(name, options, "12M", bytes, false, change);
+/// Which volume is changed, and how often the change is cut.
+#[derive(Clone, Copy)]
+struct Base {
+    size: &'static str,
+    /// Files lie at the back.
+    at_the_back: bool,
+    /// Large directories have an index.
+    indexed: bool,
+    /// Most images that are checked.
+    images_max: usize,
+    /// Writes may be torn.
+    tears: bool,
 }
 
-/// As [`cut`], of a volume of this size whose files lie at its back.
-fn cut_of(
-    name: &str,
-    options: &[&str],
-    size: &str,
-    bytes: u64,
-    at_the_back: bool,
-    change: impl Fn(&SharedDevice),
-) {
+const BASE: Base = Base {
+    size: "12M",
+    at_the_back: false,
+    indexed: false,
+    images_max: usize::MAX,
+    tears: true,
+};
+const INDEXED: Base = Base {
+    indexed: true,
+    ..BASE
+};
+const AT_THE_BACK: Base = Base {
+    size: "20M",
+    at_the_back: true,
+    ..BASE
+};
+
+/// Cuts a change everywhere.
+fn cut(name: &str, options: &[&str], bytes: u64, change: impl Fn(&SharedDevice)) {
+    cut_of(name, options, BASE, bytes, change);
+}
+
+/// Gives large directories the indexes that `mke2fs -d` does not make.
+fn index(image: &Path) {
+    let out = output(Command::new("e2fsck").arg("-fyD").arg(image));
+    assert!(out.status.code().is_some_and(|code| code < 2), "{out:?}");
+    let dump = "htree_dump /many";
+    let said = common::ok(Command::new("debugfs").args(["-R", dump]).arg(image));
+    assert!(said.contains("Root node dump"), "{said}");
+}
+
+/// As [`cut`], of another volume.
+fn cut_of(name: &str, options: &[&str], base: Base, bytes: u64, change: impl Fn(&SharedDevice)) {
     if !have_tools() {
         return;
     }
@@ -69,31 +102,42 @@ fn cut_of(
     for n in 0..130 {
         std::fs::write(files.join(format!("full/name-{n:03}")), b"").expect("written");
     }
+    if base.indexed {
+        std::fs::create_dir(files.join("many")).expect("made");
+        for n in 0..60 {
+            let name = format!("many/a file with a name of some length {n}");
+            std::fs::write(files.join(name), b"").expect("written");
+        }
+    }
     let image = dir.path().join("image");
-    mke2fs(&image, options, size, &files);
-    if at_the_back {
+    mke2fs(&image, options, base.size, &files);
+    if base.indexed {
+        index(&image);
+    }
+    if base.at_the_back {
         push_back(&image, dir.path(), 11 << 20);
     }
     let before = contents(&image);
     common::set_len(&image, bytes);
-    let base = MemoryDevice::load(&image).expect("loaded");
-    let recording = Arc::new(RecordingDevice::new(&base));
+    let memory = MemoryDevice::load(&image).expect("loaded");
+    let recording = Arc::new(RecordingDevice::new(&memory));
     change(&(Arc::clone(&recording) as SharedDevice));
     let length = recording.log_len();
     let (mut seen, mut images) = (HashSet::new(), 0);
-    for cut in 0..=length {
+    for cut in (0..=length).rev() {
         let pending = recording.pending_at(cut).len();
         let mut policies = vec![CrashPolicy::AllKept, CrashPolicy::NoneKept];
         if pending > 0 {
             policies.extend([CrashPolicy::AllBut(0), CrashPolicy::Only(pending - 1)]);
-            policies.extend((0..2).map(|n| CrashPolicy::Random {
+            let random = (0..2).map(|n| CrashPolicy::Random {
                 seed: (cut * 7 + n) as u64,
-            }));
+            });
+            policies.extend(random.filter(|_| base.tears));
         }
         for policy in policies {
             let crashed = recording.image_at(cut, policy);
             // Images that differ in nothing need one check.
-            if !seen.insert(digest(&crashed)) {
+            if images == base.images_max || !seen.insert(digest(&crashed)) {
                 continue;
             }
             images += 1;
@@ -171,7 +215,7 @@ fn shrinkage_of_ext4_with_its_journal() {
     // The journal of 5 MiB lies in the second group: it is made again in front.
     let with_large = |o: &&'static str| if *o == "size=2" { "size=5" } else { *o };
     let options: Vec<&str> = EXT4.iter().map(with_large).collect();
-    cut_of("smaller ext4", &options, "20M", 20 << 20, true, |d| {
+    cut_of("smaller ext4", &options, AT_THE_BACK, 20 << 20, |d| {
         grown(d, 11 << 20);
     });
 }
@@ -179,7 +223,7 @@ fn shrinkage_of_ext4_with_its_journal() {
 #[test]
 fn shrinkage_of_ext3_and_ext2() {
     for (name, options) in [("smaller ext3", EXT3), ("smaller ext2", EXT2)] {
-        cut_of(name, options, "20M", 20 << 20, true, |d| grown(d, 10 << 20));
+        cut_of(name, options, AT_THE_BACK, 20 << 20, |d| grown(d, 10 << 20));
     }
 }
 
@@ -229,7 +273,8 @@ fn the_file_of_orphans_goes() {
 fn features_with_files_of_their_own() {
     for (name, options) in [("ext4", EXT4), ("ext3", EXT3), ("ext2", EXT2)] {
         let options = [options, &["-I", "256"]].concat();
-        cut(&format!("features {name}"), &options, 12 << 20, |d| {
+        let base = if name == "ext2" { BASE } else { INDEXED };
+        cut_of(&format!("features {name}"), &options, base, 12 << 20, |d| {
             for list in ["quota,project", "^quota", "^dir_index"] {
                 let settings = Settings {
                     features: Some(list.to_owned()),
@@ -256,8 +301,53 @@ fn checksums_put_on_and_taken_off() {
         let name = format!("checksums {name}");
         cut(&name, options, 12 << 20, |d| changed(d, "metadata_csum"));
     }
-    cut("no checksums", EXT4, 12 << 20, |d| {
+    cut_of("checksums of indexes", EXT3, INDEXED, 12 << 20, |d| {
+        changed(d, "metadata_csum");
+    });
+    cut_of("no checksums", EXT4, INDEXED, 12 << 20, |d| {
         changed(d, "^metadata_csum");
+    });
+}
+
+#[test]
+fn checksums_of_descriptors_put_on_and_taken_off() {
+    cut("uninit_bg goes", EXT3, 12 << 20, |d| {
+        changed(d, "^uninit_bg")
+    });
+    let with_none = |o: &&'static str| match *o {
+        "has_journal,dir_index,uninit_bg,resize_inode" => "has_journal,dir_index,resize_inode",
+        other => other,
+    };
+    let options: Vec<&str> = EXT3.iter().map(with_none).collect();
+    assert_ne!(options, EXT3);
+    cut("uninit_bg comes", &options, 12 << 20, |d| {
+        changed(d, "uninit_bg")
+    });
+}
+
+/// A torn superblock is replaced by a copy that does not name the file: e2fsck puts it into `lost+found`, which is no loss.
+#[test]
+fn the_file_of_orphans_comes() {
+    let whole = Base {
+        tears: false,
+        ..BASE
+    };
+    cut_of("orphan file comes", EXT4, whole, 12 << 20, |d| {
+        changed(d, "orphan_file");
+    });
+}
+
+/// e2fsck waits for other hosts wherever there is protection, so that few images are checked.
+#[test]
+fn protection_comes_and_goes() {
+    let few = Base {
+        images_max: 4,
+        ..BASE
+    };
+    cut_of("mmp comes", EXT4, few, 12 << 20, |d| changed(d, "mmp"));
+    cut_of("mmp goes", EXT4, few, 12 << 20, |d| {
+        changed(d, "mmp");
+        changed(d, "^mmp");
     });
 }
 
