@@ -115,6 +115,14 @@ fn put_length(bytes: &mut [u8], at: usize, len: usize) -> Result<()> {
     Ok(())
 }
 
+/// How a directory gets room in its own blocks.
+struct Room {
+    /// How many blocks of an index it has.
+    index_blocks: usize,
+    /// The leaves that change.
+    changed: Vec<(u64, Vec<u8>)>,
+}
+
 /// Gives directories room for checksums, transaction by transaction.
 struct Tails<'v> {
     volume: &'v mut Volume,
@@ -184,14 +192,14 @@ impl Volume {
         Ok(dirs)
     }
 
-    /// The leaves of a directory that change to have room, and how many index blocks it has; `None` where the directory is too full.
+    /// How a directory gets room in the blocks that it has; `None` where it is too full.
     fn room_for_tails(
         &self,
         ino: Ino,
         inode: &Inode,
         map: &FileMap,
         new: &Geometry,
-    ) -> Result<Option<(usize, Vec<(u64, Vec<u8>)>)>> {
+    ) -> Result<Option<Room>> {
         let (from, to) = (format_of(inode, &self.sb.geo), format_of(inode, new));
         let seed = new.inode_seed(ino, inode.generation);
         let index = match is_indexed(inode) {
@@ -213,7 +221,10 @@ impl Volume {
                 Some(image) => changed.push((block, image)),
             }
         }
-        Ok(Some((index.len(), changed)))
+        Ok(Some(Room {
+            index_blocks: index.len(),
+            changed,
+        }))
     }
 
     /// The blocks of a directory that is laid out anew, with room for checksums, and whether they begin with an index.
@@ -320,7 +331,11 @@ impl Tails<'_> {
         let inode = self.volume.inode(ino)?;
         let map = self.volume.runs(ino, &inode)?;
         let room = self.volume.room_for_tails(ino, &inode, &map, &self.new)?;
-        let Some((index_blocks, changed)) = room else {
+        let Some(Room {
+            index_blocks,
+            changed,
+        }) = room
+        else {
             return self.lay_out(ino, inode, map);
         };
         for (block, image) in changed {
