@@ -113,9 +113,14 @@ pub fn finish(args: &ResizeArgs, resized: Option<&Resized>) -> Result<()> {
         Wanted::Bytes(bytes) => Some(bytes),
         Wanted::More(_) | Wanted::Fill | Wanted::Minimum => None,
     };
-    // An image that cannot even be opened for reading keeps what it was given.
-    let Ok(device) = crate::wall::device(&args.image, OpenMode::default()) else {
-        return Ok(());
+    let device = match (
+        crate::wall::device(&args.image, OpenMode::default()),
+        resized,
+    ) {
+        (Ok(device), _) => device,
+        (Err(error), Some(_)) => return Err(error.into()),
+        // The image keeps what it was given, and the command says why it failed.
+        (Err(_), None) => return Ok(()),
     };
     let length = file_bytes(&device, before, asked, resized);
     let place = args.image.display();
