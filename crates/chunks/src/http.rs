@@ -111,7 +111,7 @@ impl Client {
 fn failed(e: &ureq::Error) -> Outcome {
     match e {
         ureq::Error::Timeout(_) => Outcome::Passing("no answer in time".to_owned()),
-        ureq::Error::Io(e) => Outcome::Passing(host_reason(&e)),
+        ureq::Error::Io(e) => Outcome::Passing(host_reason(e)),
         ureq::Error::ConnectionFailed => Outcome::Passing("no connection".to_owned()),
         ureq::Error::Protocol(_) => Outcome::Passing(e.to_string()),
         ureq::Error::HostNotFound => Outcome::Failed("there is no such host".to_owned()),
