@@ -9,18 +9,22 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
 const SIGNALS: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 /// The eventfd the handler writes to; −1 while none is watched.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
-/// A signal came since it was last asked for.
-static CAME: AtomicBool = AtomicBool::new(false);
+/// The signals that came since this was last asked for, one bit for each number.
+static CAME: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn on_signal(_: libc::c_int) {
-    CAME.store(true, Ordering::Release);
+fn bit(signal: libc::c_int) -> u32 {
+    1u32.wrapping_shl(signal.unsigned_abs())
+}
+
+extern "C" fn on_signal(signal: libc::c_int) {
+    CAME.fetch_or(bit(signal), Ordering::AcqRel);
     let fd = WAKE.load(Ordering::Acquire);
     if fd < 0 {
         return;
@@ -113,7 +117,7 @@ impl SignalWatch {
                 "signals are being watched already in this process",
             ));
         }
-        CAME.store(false, Ordering::Release);
+        CAME.store(0, Ordering::Release);
         let mut watch = SignalWatch {
             old: Vec::with_capacity(SIGNALS.len()),
             _event: event.clone(),
@@ -148,7 +152,15 @@ impl SignalWatch {
 
     /// Whether a signal came since this was last asked.
     pub fn take(&self) -> bool {
-        CAME.swap(false, Ordering::AcqRel)
+        self.take_signal().is_some()
+    }
+
+    /// The number of the signal that came since this was last asked. If several came, SIGTERM is before SIGHUP, and SIGINT last.
+    pub fn take_signal(&self) -> Option<i32> {
+        let came = CAME.swap(0, Ordering::AcqRel);
+        [libc::SIGTERM, libc::SIGHUP, libc::SIGINT]
+            .into_iter()
+            .find(|signal| came & bit(*signal) != 0)
     }
 }
 
