@@ -7,6 +7,7 @@ use blockwright::reshape::{Resized, file_bytes};
 use blockwright_device::{NbdAddress, OpenMode};
 use blockwright_disk::container::{self, detect_file};
 use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -56,6 +57,27 @@ pub fn wanted(args: &ResizeArgs) -> Result<Wanted> {
             })
         }
     }
+}
+
+/// Refuses a new image where devices are: the name of one is mistyped there, and the image would be a file in the host's memory. A file that
+/// exists is no concern of this.
+///
+/// # Errors
+/// For a path below `/dev`, but not in `/dev/shm`, where nothing is.
+pub fn refuse_among_devices(path: &Path) -> Result<()> {
+    if std::fs::symlink_metadata(path).is_ok() {
+        return Ok(());
+    }
+    let path = std::path::absolute(path).at(path.display())?;
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    // What `..` and links in front of the name lead to, if there is such a directory.
+    let parent = std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_owned());
+    if parent.starts_with("/dev") && !parent.starts_with("/dev/shm") {
+        return Err(
+            Failure::new("no such device, and images are not made in /dev").at(path.display()),
+        );
+    }
+    Ok(())
 }
 
 /// Makes the image file long enough. A file that another process uses keeps its length.

@@ -10,6 +10,40 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// The name of a device that does not exist is mistyped: a new image there would be a file in the host's memory.
+#[test]
+fn no_image_is_made_among_devices() {
+    let scratch = Scratch::new();
+    let image = scratch.path("disk.img");
+    let create = ["disk", "create", "-q", "-o", "IMAGE", "swap=:swap:4M"];
+    ok(&mut bw(&image, &create));
+    let link = scratch.path("devices");
+    std::os::unix::fs::symlink("/dev", &link).unwrap();
+    let through_a_link = link.join("blockwright-none");
+    for path in [
+        "/dev/blockwright-none",
+        "/dev/mapper/blockwright-none",
+        "/dev/disk/by-id/blockwright-none",
+        "/dev/shm/../blockwright-none",
+        through_a_link.to_str().unwrap(),
+    ] {
+        for args in [
+            &["mkfs", path, "1M"][..],
+            &["disk", "create", "-o", path, "swap=:swap:4M"],
+            &["disk", "convert", "IMAGE", path],
+            &["disk", "extract", "IMAGE:p1", "-o", path],
+        ] {
+            refused(&mut bw(&image, args), 1, &["no such device"]);
+            assert!(!Path::new(path).exists(), "{args:?}");
+        }
+    }
+    if Path::new("/dev/shm").is_dir() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let made = dir.path().join("a.img");
+        ok(&mut bw(&made, &["mkfs", "-q", "IMAGE", "1M"]));
+    }
+}
+
 /// What is no archive is not taken for an empty one because it begins with zeroes.
 #[test]
 fn an_image_is_no_archive() {

@@ -85,6 +85,7 @@ fn opened(args: &StoreArgs) -> Result<(Index, Box<dyn Source>)> {
 }
 
 fn run_extract(args: &ChunkExtractArgs) -> Result<()> {
+    crate::image_file::refuse_among_devices(&args.output)?;
     let (index, source) = opened(&args.from)?;
     let bar = Bar::new(index.bytes(), args.from.quiet);
     let done = extract(&index, &*source, &args.output, &|at| bar.set(at));

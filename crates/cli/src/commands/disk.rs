@@ -214,6 +214,7 @@ fn extract(args: &ExtractArgs) -> Result<()> {
 }
 
 fn convert(image: &Path, output: &Path, format: container::Format, quiet: bool) -> Result<()> {
+    crate::image_file::refuse_among_devices(output)?;
     let device = crate::wall::device(image, OpenMode::read_only()).at(image.display())?;
     let bar = Bar::new(device.geometry().bytes, quiet);
     let done = blockwright_disk::convert(&device, output, format, &|at| bar.set(at));

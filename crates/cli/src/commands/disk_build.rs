@@ -5,6 +5,7 @@ use super::mkfs::{
 };
 use crate::args::{AddArgs, CreateArgs, DiskFormat, PartSize, PartSpec, PartType};
 use crate::failure::{At, Failure, Result};
+use crate::image_file::refuse_among_devices;
 use crate::output::{Out, Table, human};
 use crate::source::MkfsSource;
 use blockwright::disk::{self, Disk, DiskBuilder, DiskReport, Part, PartReport, Scheme};
@@ -129,6 +130,7 @@ pub fn create(args: &CreateArgs) -> Result<()> {
     if std::fs::symlink_metadata(&args.output).is_ok() {
         return Err(Failure::new("it exists already; a disk is made in a new file").at(place));
     }
+    refuse_among_devices(&args.output)?;
     let scheme = if args.mbr { Scheme::Mbr } else { Scheme::Gpt };
     let bar = progress_bar(args.quiet || args.json);
     let counts = Arc::new(Counts::default());

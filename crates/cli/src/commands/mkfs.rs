@@ -5,6 +5,7 @@ use crate::commands::entries::policy;
 use crate::commands::mode::Owner;
 use crate::exit;
 use crate::failure::{At, Failure, Result};
+use crate::image_file::refuse_among_devices;
 use crate::output::{Out, human};
 use crate::source::MkfsSource;
 use blockwright::VolumeBuilder;
@@ -270,12 +271,8 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
     }
     // An export is there, or opening it will say that it is not.
     let there = args.image.exists() || is_device(&args.image);
-    if !there && args.image.parent() == Some(Path::new("/dev")) {
-        // A mistyped device: its volume would be a file in the host's memory.
-        return Err(
-            Failure::new("no such device, and images are not made in /dev")
-                .at(args.image.display()),
-        );
+    if !there {
+        refuse_among_devices(&args.image)?;
     }
     builder = match args.size.as_deref().or(args.fs_size.as_deref()) {
         Some("auto") => builder.size_auto(args.free),
