@@ -232,6 +232,14 @@ impl Operand {
         Self::parse_with(argument.as_bytes(), find_and_remember)
     }
 
+    /// An operand that is no image's, whatever it looks like.
+    pub fn local(argument: &OsStr) -> Self {
+        match argument.as_bytes() {
+            b"-" => Operand::Stdio,
+            _ => Operand::Local(argument.into()),
+        }
+    }
+
     fn parse_with(bytes: &[u8], found: impl Fn(&[u8]) -> Found) -> Self {
         if bytes == b"-" {
             return Operand::Stdio;

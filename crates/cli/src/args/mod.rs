@@ -19,7 +19,7 @@ pub use disk::{
 pub use life::{ResizeArgs, SetArgs, TrimArgs};
 pub use map::{InfoArgs, MapArgs};
 pub use mkfs::{EntryArgs, Format, MkfsArgs};
-pub use shell::{FindArgs, FindType, ShellArgs};
+pub use shell::{FindArgs, FindType, LocalSide, ShellArgs};
 
 pub use trace::{TraceCommand, TracePlotArgs, TraceRecordArgs, TraceShowArgs, TraceTargetArgs};
 
@@ -375,6 +375,9 @@ pub struct CpArgs {
     /// Owner of what is copied into an image
     #[arg(long, value_name = "UID:GID")]
     pub owner: Option<String>,
+    /// Take these operands for paths of the host, whatever they look like
+    #[arg(long, value_name = "SIDE", hide = true)]
+    pub local: Option<LocalSide>,
     /// Sources, then the destination: local paths, IMAGE:/path, or - for standard input or output
     #[arg(required = true, num_args = 2..)]
     pub paths: Vec<OsString>,

@@ -3,6 +3,15 @@
 use clap::{Args, ValueEnum, ValueHint};
 use std::ffi::OsString;
 
+/// The operands of `cp` that are paths of the host.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalSide {
+    /// The sources
+    From,
+    /// The destination
+    To,
+}
+
 #[derive(Args, Debug)]
 pub struct ShellArgs {
     /// Allow commands that change the image

@@ -18,10 +18,10 @@ pub use janitor::wait as janitor;
 pub use trial::run as trial;
 
 use crate::args::{
-    ChunkCommand, Command, DiskCommand, ExportArgs, MapArgs, MkfsArgs, PartSpec, PartType,
+    ChunkCommand, Command, CpArgs, DiskCommand, ExportArgs, MapArgs, MkfsArgs, PartSpec, PartType,
     StoreArgs,
 };
-use crate::commands::entries;
+use crate::commands::{copy, entries};
 use crate::failure::{At, Failure, Result};
 use crate::operand::{Inside, Operand};
 use crate::source::MkfsSource;
@@ -142,7 +142,7 @@ pub fn before(command: &Command) -> Result<()> {
             hold_map(args.map.as_deref(), &args.image)?;
             raise(Plan::default())
         }
-        Command::Cp(args) => copying(&args.paths),
+        Command::Cp(args) => copying(args),
         Command::Mv(args) => changing(&args.paths),
         Command::Rm(args) => changing(&args.paths),
         Command::Mkdir(args) => changing(&args.paths),
@@ -291,8 +291,8 @@ fn hold_map(path: Option<&Path>, image: &Path) -> Result<()> {
 }
 
 /// `cp`: the image that is written to first, because one that is read as well must not be locked for reading only.
-fn copying(paths: &[OsString]) -> Result<()> {
-    let operands: Vec<Operand> = paths.iter().map(|path| Operand::parse(path)).collect();
+fn copying(args: &CpArgs) -> Result<()> {
+    let operands = copy::operands(args);
     let Some((to, sources)) = operands.split_last() else {
         return Ok(());
     };
@@ -317,7 +317,7 @@ fn copying(paths: &[OsString]) -> Result<()> {
     // Operands are looked up again by the command itself: by path, which is harmless where paths are open, and remembered otherwise.
     let host = operands.iter().any(local).then_some(host);
     if host.is_none() {
-        for path in paths {
+        for path in &args.paths {
             Operand::remember(path);
         }
     }
