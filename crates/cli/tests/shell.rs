@@ -5,8 +5,9 @@ mod common;
 use common::run::{bw, good, refused, source_tree, stderr, with_input};
 use common::{Scratch, check_clean, have, ok, output};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 fn image(scratch: &Scratch) -> PathBuf {
     let tree = source_tree(scratch, "tree");
@@ -101,6 +102,12 @@ fn a_shell_for_reading_changes_nothing() {
         assert_eq!(out.status.code(), Some(2), "{line}");
         assert!(stderr(&out).contains("-w"), "{line}: {}", stderr(&out));
     }
+    // A path of the host is one, whatever its name: none of these is a path in an image.
+    for host in ["/evil", "evil", "", ":", "p1", "p1:/x"] {
+        let host = format!("{}:{host}", image.display());
+        script(&image, &[], &format!("get /sub/file '{host}'\n"));
+        assert!(fs::read(&image).unwrap() == before, "get to {host}");
+    }
     done(
         &image,
         &[],
@@ -159,6 +166,240 @@ fn files_are_edited_with_the_users_editor() {
     let out = edit("false", "edit /sub/made");
     assert_eq!(out.status.code(), Some(1));
     check_clean(&image, "edited");
+}
+
+/// An executable script on the host.
+fn program(scratch: &Scratch, name: &str, text: &str) -> PathBuf {
+    let path = scratch.path(name);
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// Only the parent's list of names tells that a file is new: other failures could hide one that is there.
+#[test]
+fn a_file_that_cannot_be_read_is_not_edited_as_a_new_one() {
+    let scratch = Scratch::new();
+    let image = image(&scratch);
+    let (away, seen) = (scratch.path("away.img"), scratch.path("seen"));
+    // The first edit makes the image unreadable, the second one readable again.
+    let editor = program(
+        &scratch,
+        "editor",
+        &format!(
+            "if [ -e '{img}' ]; then mv '{img}' '{away}'; exit 0; fi\n\
+             : > '{seen}'; mv '{away}' '{img}'; printf lost > \"$1\"",
+            img = image.display(),
+            away = away.display(),
+            seen = seen.display()
+        ),
+    );
+    let mut shell = bw(&image, &["shell", "-k", "-w", "IMAGE"]);
+    shell.args(["-c", "edit /big", "-c", "edit /sub/file"]);
+    let out = output(shell.env_remove("VISUAL").env("EDITOR", &editor));
+    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    assert!(!seen.exists(), "the editor got an empty copy");
+    fs::rename(&away, &image).unwrap();
+    assert_eq!(good(&image, &["cat", "IMAGE:/sub/file"]), "contents");
+}
+
+/// A file that changed in the image while it was edited is not replaced, and what was written is kept.
+#[test]
+fn an_edit_does_not_undo_a_change_made_meanwhile() {
+    let scratch = Scratch::new();
+    let image = image(&scratch);
+    let other = scratch.path("other");
+    fs::write(&other, "of another").unwrap();
+    for file in ["/sub/file", "/sub/new"] {
+        let editor = program(
+            &scratch,
+            "editor",
+            &format!(
+                "'{}' cp '{}' '{}:{file}' && printf mine > \"$1\"",
+                env!("CARGO_BIN_EXE_blockwright"),
+                other.display(),
+                image.display()
+            ),
+        );
+        let mut shell = bw(
+            &image,
+            &["shell", "-w", "IMAGE", "-c", &format!("edit {file}")],
+        );
+        let out = output(
+            shell
+                .env_remove("VISUAL")
+                .env("EDITOR", &editor)
+                .env("TMPDIR", scratch.path("")),
+        );
+        assert_eq!(out.status.code(), Some(1), "{file}: {}", stderr(&out));
+        let now = good(&image, &["cat", &format!("IMAGE:{file}")]);
+        assert_eq!(now, "of another", "{file}");
+        let said = stderr(&out);
+        let kept = said.split("the edited file is ").nth(1).expect("its name");
+        let kept = kept.lines().next().expect("a line");
+        assert_eq!(fs::read(kept).unwrap(), b"mine", "{said}");
+    }
+    check_clean(&image, "edited meanwhile");
+}
+
+/// Commands of the command line and of a prompt have the user's standard input; those of a script do not.
+#[test]
+fn standard_input_is_the_commands_own_unless_it_is_the_script() {
+    let scratch = Scratch::new();
+    let image = image(&scratch);
+    let mut put = bw(&image, &["shell", "-w", "IMAGE", "-c", "put - /piped"]);
+    let out = with_input(&mut put, b"from a pipe");
+    assert!(out.status.success(), "{}", stderr(&out));
+    assert_eq!(good(&image, &["cat", "IMAGE:/piped"]), "from a pipe");
+    let out = script(&image, &["-w"], "put - /none\nmkdir /after\n");
+    assert_eq!(out.status.code(), Some(2), "{}", stderr(&out));
+    let names = good(&image, &["ls", "IMAGE:/"]);
+    assert!(
+        !names.contains("none") && !names.contains("after"),
+        "{names}"
+    );
+    if !have("script") {
+        return;
+    }
+    let command = format!(
+        "'{}' shell -w '{}' -c 'edit /typed'",
+        env!("CARGO_BIN_EXE_blockwright"),
+        image.display()
+    );
+    let mut pty = Command::new("script");
+    pty.args(["-q", "-e", "-c", &command, "/dev/null"]);
+    pty.env_remove("VISUAL");
+    pty.env("EDITOR", "test -t 0 && printf new >");
+    let out = with_input(&mut pty, b"");
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(out.status.code(), Some(0), "{text}");
+    assert_eq!(good(&image, &["cat", "IMAGE:/typed"]), "new");
+}
+
+/// Words go to the commands as they are: `.` and `..` are not replaced by names, and an empty one is no path.
+#[test]
+fn no_word_names_more_than_it_says() {
+    let scratch = Scratch::new();
+    let image = image(&scratch);
+    let local = scratch.path("local");
+    fs::create_dir(&local).unwrap();
+    fs::write(local.join("of the host"), b"x").unwrap();
+    done(&image, &["-w"], "mkdir -p a/b/c\nln -s a/b l\n");
+    for line in [
+        "rm -r ''",
+        "rm -r .",
+        "rm -r ..",
+        "rm -r ./",
+        "rm -r c/..",
+        "rm -r ./..",
+        "mv '' /x",
+        "mv . /x",
+        "cp -r '' /x",
+        "chmod 0 ''",
+        "ls ''",
+        "cd ''",
+        "edit ''",
+        "edit .",
+        "edit c/..",
+        "put ''",
+        "get c ''",
+    ] {
+        let mut shell = bw(
+            &image,
+            &["shell", "-w", "IMAGE", "-c", "cd /a/b", "-c", line],
+        );
+        let out = output(shell.current_dir(&local).env("EDITOR", "true"));
+        assert!(!out.status.success(), "{line}");
+        let all = good(&image, &["find", "IMAGE:/a"]);
+        assert_eq!(all, "/a\n/a/b\n/a/b/c\n", "{line}");
+    }
+    assert!(!local.join("c").exists());
+    // The parent of where the link leads, not of the link.
+    assert_eq!(done(&image, &[], "ls l/..\n"), "b\n");
+    assert_eq!(done(&image, &[], "ls l/../*\n"), "c\n");
+    // As in sh, `cd` goes back the way that it came.
+    assert_eq!(done(&image, &[], "cd l\npwd\ncd ..\npwd\n"), "/l\n/\n");
+    assert_eq!(
+        done(&image, &[], "cd a/./b/../b/\npwd\nls .\n"),
+        "/a/b\nc\n"
+    );
+    let out = script(&image, &[], "cd nowhere/..\n");
+    assert_eq!(out.status.code(), Some(1));
+    // Without a path, paths are printed without a dot.
+    assert_eq!(done(&image, &[], "cd a\nfind\n"), "/a\n/a/b\n/a/b/c\n");
+    check_clean(&image, "after refusals");
+}
+
+/// A signal that comes while a command runs ends a script after it, with the status that sh gives.
+#[test]
+fn signals_end_a_script_and_reach_the_command() {
+    let scratch = Scratch::new();
+    let image = image(&scratch);
+    for (name, number) in [("TERM", 15), ("HUP", 1), ("INT", 2)] {
+        // INT comes from the terminal, to the command as well; the others must be passed on.
+        let wait = match name {
+            "INT" => "exit 1",
+            _ => "exec sleep 60",
+        };
+        let editor = program(&scratch, "editor", &format!("kill -{name} $PPID\n{wait}"));
+        let mut shell = bw(&image, &["shell", "-k", "-w", "IMAGE"]);
+        let line = ["-c", "edit /sub/file", "-c", "mkdir /after"];
+        let start = std::time::Instant::now();
+        // The editor must be the shell's child.
+        let editor = format!("exec {}", editor.display());
+        let out = output(shell.args(line).env_remove("VISUAL").env("EDITOR", &editor));
+        assert_eq!(
+            out.status.code(),
+            Some(128 + number),
+            "{name}: {}",
+            stderr(&out)
+        );
+        assert!(start.elapsed().as_secs() < 30, "{name} did not reach it");
+        let names = good(&image, &["ls", "IMAGE:/"]);
+        assert!(!names.contains("after"), "{name}: {names}");
+        if name != "INT" && have("script") {
+            let command = format!(
+                "'{}' shell -w '{}'",
+                env!("CARGO_BIN_EXE_blockwright"),
+                image.display()
+            );
+            let mut pty = Command::new("script");
+            pty.args(["-q", "-e", "-c", &command, "/dev/null"]);
+            pty.env_remove("VISUAL").env("EDITOR", &editor);
+            let out = with_input(&mut pty, b"edit /sub/file\nmkdir /after\nexit 0\n");
+            assert_eq!(out.status.code(), Some(128 + number), "{name}");
+            let names = good(&image, &["ls", "IMAGE:/"]);
+            assert!(!names.contains("after"), "{name}: {names}");
+        }
+    }
+}
+
+/// A script that cannot be read ends, and no part of a line that is too long is a command.
+#[test]
+fn lines_that_cannot_be_read_are_no_commands() {
+    let scratch = Scratch::new();
+    let image = image(&scratch);
+    let mut shell = Command::new("timeout");
+    shell.args(["20", env!("CARGO_BIN_EXE_blockwright"), "shell", "-k"]);
+    shell.arg(&image);
+    shell.stdin(fs::File::open(scratch.path("")).unwrap());
+    shell.stdout(std::process::Stdio::null());
+    shell.stderr(std::process::Stdio::null());
+    assert_eq!(shell.status().unwrap().code(), Some(1));
+    // The cut falls before what would be a command, and where nothing is left of the line.
+    for (length, rest) in [
+        (1 << 20, "mkdir /evil"),
+        (3 << 20, "mkdir /evil"),
+        ((1 << 20) - 1, ""),
+    ] {
+        let lines = format!("{}{rest}\nmkdir /good\n", "x".repeat(length));
+        let out = script(&image, &["-k", "-w"], &lines);
+        assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+        assert!(stderr(&out).contains("line 1: the line is too long"));
+        let names = good(&image, &["ls", "IMAGE:/"]);
+        assert!(names.contains("good") && !names.contains("evil"), "{names}");
+        ok(&mut bw(&image, &["rm", "-r", "IMAGE:/good"]));
+    }
 }
 
 /// A terminal gets a prompt, and the shell's status is that of `exit`.

@@ -6,26 +6,25 @@
 //!
 //! Not responsible for: reading images, pipes and variables.
 
+mod children;
+mod edit;
+mod lines;
 mod listing;
 mod verbs;
 mod words;
 
 use crate::args::ShellArgs;
-use crate::exit;
 use crate::failure::{At, Failure, Result, print, warn};
-use blockwright_fuse::{Event, SignalWatch};
+use children::{Children, ends_prompt, status_of};
 use listing::Listing;
 use std::cell::RefCell;
 use std::ffi::OsString;
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::rc::Rc;
 use verbs::{Part, VERBS, Verb};
-use words::{Word, absolute};
-
-/// The longest line of a script, in bytes.
-const LINE_MAX: u64 = 1 << 20;
+use words::{Word, absolute, normalised};
 
 /// What a line did.
 enum Done {
@@ -40,7 +39,7 @@ struct Shell {
     directory: Rc<RefCell<String>>,
     previous: String,
     write: bool,
-    interactive: bool,
+    children: Children,
     status: u8,
 }
 
@@ -51,30 +50,28 @@ struct Shell {
 pub fn shell(args: &ShellArgs) -> Result<()> {
     let program = std::env::current_exe()?;
     let listing = Listing::new(program, options(), args.image.clone());
+    let interactive = args.commands.is_empty() && std::io::stdin().is_terminal();
     let mut shell = Shell {
         listing: Rc::new(listing),
         directory: Rc::new(RefCell::new("/".to_owned())),
         previous: "/".to_owned(),
         write: args.write,
-        interactive: args.commands.is_empty() && std::io::stdin().is_terminal(),
+        children: Children::new(args.commands.is_empty() && !interactive),
         status: 0,
     };
     // An image that cannot be opened is told at once.
     let mut root = shell.listing.command();
     root.args(["stat", "--json"])
         .arg(shell.listing.operand("/"));
-    match shell.wait(root.stdout(Stdio::null()))? {
-        0 => {}
-        code => return Err(Failure::said(code)),
-    }
-    let status = if shell.interactive {
+    shell.children.succeed(root.stdout(Stdio::null()))?;
+    let status = if interactive {
         shell.prompt(args)?
     } else if args.commands.is_empty() {
-        let stdin = std::io::stdin().lock();
-        shell.script(lines(stdin), args.keep_going)?
+        let mut stdin = std::io::stdin().lock();
+        shell.script(|| lines::next(&mut stdin), args.keep_going)?
     } else {
-        let commands = args.commands.iter().map(|line| Ok(line.clone()));
-        shell.script(commands, args.keep_going)?
+        let mut commands = args.commands.iter().map(|line| Ok(line.clone()));
+        shell.script(|| Ok(commands.next()), args.keep_going)?
     };
     match status {
         0 => Ok(()),
@@ -104,34 +101,27 @@ fn options() -> Vec<OsString> {
     out
 }
 
-/// Lines of a script, none longer than [`LINE_MAX`].
-fn lines(mut from: impl BufRead) -> impl Iterator<Item = Result<String>> {
-    std::iter::from_fn(move || {
-        let mut line = Vec::new();
-        let mut limited = std::io::Read::take(&mut from, LINE_MAX);
-        match limited.read_until(b'\n', &mut line) {
-            Ok(0) => None,
-            Ok(n) if n as u64 == LINE_MAX => Some(Err(Failure::new("the line is too long"))),
-            Ok(_) => {
-                let line = String::from_utf8(line);
-                Some(line.map_err(|_| Failure::new("the line is not UTF-8")))
-            }
-            Err(e) => Some(Err(e.into())),
-        }
-    })
-}
-
 impl Shell {
-    /// Commands of a script. The first that fails ends it, unless `keep_going`.
+    /// Commands of a script. The first that fails ends it, unless `keep_going`; so does a signal that came during a command.
     fn script(
         &mut self,
-        lines: impl Iterator<Item = Result<String>>,
+        mut next: impl FnMut() -> Result<Option<Result<String>>>,
         keep_going: bool,
     ) -> Result<u8> {
         let mut failed = 0;
-        for (n, line) in lines.enumerate() {
-            let place = format!("line {}", n + 1);
-            match line.at(&place).and_then(|line| self.line(&line)) {
+        for n in 1.. {
+            let place = format!("line {n}");
+            let Some(line) = next().at(&place)? else {
+                break;
+            };
+            let result = line.at(&place).and_then(|line| self.line(&line));
+            if let Some(signal) = self.children.take_signal() {
+                if let Err(e) = result {
+                    print(&e.at(&place));
+                }
+                return Ok(status_of(signal));
+            }
+            match result {
                 Ok(Done::Go) => {}
                 Ok(Done::Exit(status)) => return Ok(status),
                 Err(e) => {
@@ -164,12 +154,19 @@ impl Shell {
                 out.flush()?;
             }
             // Not locked for longer: a command may read the terminal.
-            let line = lines(std::io::stdin().lock()).next();
-            let Some(line) = line else {
+            let Some(line) = lines::next(&mut std::io::stdin().lock())? else {
                 println_end()?;
                 return Ok(self.status);
             };
-            match line.and_then(|line| self.line(&line)) {
+            let result = line.and_then(|line| self.line(&line));
+            let signal = self.children.take_signal().filter(|s| ends_prompt(*s));
+            if let Some(signal) = signal {
+                if let Err(e) = result {
+                    print(&e);
+                }
+                return Ok(status_of(signal));
+            }
+            match result {
                 Ok(Done::Go) => {}
                 Ok(Done::Exit(status)) => return Ok(status),
                 Err(e) => {
@@ -213,13 +210,25 @@ impl Shell {
         let parts = verb.parts(words).map_err(Failure::usage)?;
         match verb.name {
             "cd" => self.change_directory(words)?,
-            "edit" => self.edit(words)?,
+            "edit" => edit::edit(&self.listing, &self.children, &self.path(words, "edit")?)?,
             _ => {
                 let mut command = self.listing.command();
                 command.args(verb.command);
                 for part in parts {
                     match part {
                         Part::Text(text) => drop(command.arg(text)),
+                        Part::Local(path) => {
+                            if verb.name == "put" && path == "-" && self.children.input_is_script()
+                            {
+                                let what =
+                                    "standard input holds the commands; with -c it can be copied";
+                                return Err(Failure::usage(what).at("put -"));
+                            }
+                            command.arg(path);
+                        }
+                        Part::Here => {
+                            command.arg(self.listing.operand(&self.directory.borrow()));
+                        }
                         Part::Image => drop(command.arg(self.listing.image())),
                         Part::Path(word) => {
                             for path in self.paths(&word)? {
@@ -228,7 +237,7 @@ impl Shell {
                         }
                     }
                 }
-                self.succeed(&mut command)?;
+                self.children.succeed(&mut command)?;
             }
         }
         Ok(Done::Go)
@@ -236,6 +245,9 @@ impl Shell {
 
     /// The paths that a word means.
     fn paths(&self, word: &Word) -> Result<Vec<String>> {
+        if word.text.is_empty() {
+            return Err(Failure::usage("a path is empty"));
+        }
         let directory = self.directory.borrow();
         match &word.pattern {
             Some(pattern) => self.listing.expand(&directory, pattern),
@@ -293,87 +305,18 @@ impl Shell {
             [word] if word.text == "-" => self.previous.clone(),
             _ => self.path(words, "cd")?,
         };
-        let path = match path.trim_end_matches('/') {
-            "" => "/".to_owned(),
-            path => path.to_owned(),
-        };
+        // The path as it was given must be one, and so must what it is by text.
+        let directory = normalised(&path);
         let mut command = self.listing.command();
-        // A path that ends with a slash must be that of a directory.
-        let slash = if path == "/" { "" } else { "/" };
-        command
-            .args(["stat", "--json"])
-            .arg(self.listing.operand(&format!("{path}{slash}")))
-            .stdout(Stdio::null());
-        self.succeed(&mut command)?;
-        self.previous = self.directory.replace(path);
+        command.args(["stat", "--json"]).stdout(Stdio::null());
+        for path in [path.as_str(), &directory] {
+            // A path that ends with a slash must be that of a directory.
+            let path = format!("{}/", path.trim_end_matches('/'));
+            command.arg(self.listing.operand(&path));
+        }
+        self.children.succeed(&mut command)?;
+        self.previous = self.directory.replace(directory);
         Ok(())
-    }
-
-    /// Edits a file: a copy of it on the host, which replaces its contents if it was changed.
-    fn edit(&self, words: &[Word]) -> Result<()> {
-        let path = self.path(words, "edit")?;
-        let Some(name) = path.rsplit('/').next().filter(|name| !name.is_empty()) else {
-            return Err(Failure::usage("a file is needed").at("edit"));
-        };
-        let operand = self.listing.operand(&path);
-        let scratch = tempfile::Builder::new().prefix("blockwright-").tempdir()?;
-        let copy = scratch.path().join(name);
-        let exists = {
-            let mut stat = self.listing.command();
-            stat.args(["stat", "--json"]).arg(&operand);
-            self.wait(stat.stdout(Stdio::null()).stderr(Stdio::null()))? == 0
-        };
-        if exists {
-            let mut get = self.listing.command();
-            self.succeed(get.arg("cp").arg(&operand).arg(&copy))?;
-        } else {
-            std::fs::write(&copy, b"").at(copy.display())?;
-        }
-        let before = std::fs::read(&copy).at(copy.display())?;
-        let editor = ["VISUAL", "EDITOR"].iter().find_map(std::env::var_os);
-        let mut script = editor.unwrap_or_else(|| "vi".into());
-        script.push(" \"$1\"");
-        let mut editor = Command::new("sh");
-        editor.arg("-c").arg(script).arg("edit").arg(&copy);
-        if self.wait(&mut editor)? != 0 {
-            return Err(Failure::new("the editor failed; nothing was changed").at(&path));
-        }
-        let after = std::fs::read(&copy).at(copy.display())?;
-        if after == before && (exists || after.is_empty()) {
-            warn(format_args!("{path}: not changed"));
-            return Ok(());
-        }
-        let mut put = self.listing.command();
-        let put = self.succeed(put.arg("cp").arg(&copy).arg(&operand));
-        if put.is_err() {
-            // What was written there must not be lost.
-            let kept = scratch.keep().join(name);
-            warn(format_args!("the edited file is {}", kept.display()));
-        }
-        put
-    }
-
-    /// Runs a command to its end. A signal of the terminal is for it, not for the shell.
-    fn wait(&self, command: &mut Command) -> Result<u8> {
-        let event = Event::new().map_err(Failure::new)?;
-        let _watch = SignalWatch::new(&event).map_err(Failure::new)?;
-        if !self.interactive {
-            // Standard input is the script.
-            command.stdin(Stdio::null());
-        }
-        std::io::stdout().flush()?;
-        let program = Path::new(command.get_program()).display().to_string();
-        let status = command.status().at(program)?;
-        let code = status.code().and_then(|code| u8::try_from(code).ok());
-        Ok(code.unwrap_or(exit::FAILURE))
-    }
-
-    /// Runs a command, whose failure it has told itself.
-    fn succeed(&self, command: &mut Command) -> Result<()> {
-        match self.wait(command)? {
-            0 => Ok(()),
-            code => Err(Failure::said(code)),
-        }
     }
 }
 

@@ -68,8 +68,8 @@ pub const VERBS: &[Verb] = verbs! {
     "du" ["du"], false, PathsOrHere, [], "[-sh] [PATH…]", "show the space that files take";
     "df" ["df"], false, Image, [], "", "show how full the volume is";
     "info" ["info"], false, Image, [], "", "show features, sizes and state";
-    "get" ["cp", "-r"], false, Get, ["--owner"], "PATH… [LOCAL]", "copy files to the host";
-    "put" ["cp", "-r"], true, Put, ["--owner"], "LOCAL… [PATH]", "copy files of the host into the image";
+    "get" ["cp", "-r", "--local=to"], false, Get, ["--owner"], "PATH… [LOCAL]", "copy files to the host";
+    "put" ["cp", "-r", "--local=from"], true, Put, ["--owner"], "LOCAL… [PATH]", "copy files of the host into the image";
     "edit" [], true, Own, [], "PATH", "edit a file with $VISUAL or $EDITOR";
     "cp" ["cp"], true, Paths, ["--owner"], "[-ra] PATH… PATH", "copy files inside the image";
     "mv" ["mv"], true, Paths, [], "PATH… PATH", "move files";
@@ -92,10 +92,14 @@ pub fn find(name: &str) -> Option<&'static Verb> {
 /// A word of a command, as what it is meant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Passed on as it is: options, their values, texts, paths of the host.
+    /// Passed on as it is: options, their values, texts.
     Text(String),
+    /// A path of the host.
+    Local(String),
     /// A path of the image.
     Path(Word),
+    /// The current directory.
+    Here,
     /// The image.
     Image,
 }
@@ -114,6 +118,8 @@ impl Verb {
             if text == "--" {
                 // Paths are absolute, so nothing of them looks like an option.
                 rest.extend(words.by_ref().cloned());
+            } else if self.name == "chmod" && rest.is_empty() && removes(text) {
+                rest.push(word.clone());
             } else if text.len() > 1 && text.starts_with('-') && self.shape != Shape::Image {
                 symbolic |= text == "--symbolic" || !text.starts_with("--") && text.contains('s');
                 parts.push(Part::Text(long(self.name, text)));
@@ -129,13 +135,9 @@ impl Verb {
         }
         let text = |word: Word| Part::Text(word.text);
         let few = || Err(format!("usage: {} {}", self.name, self.usage));
-        let here = Word {
-            text: ".".to_owned(),
-            pattern: None,
-        };
         match self.shape {
             Shape::Paths if rest.is_empty() => return few(),
-            Shape::PathsOrHere if rest.is_empty() => parts.push(Part::Path(here)),
+            Shape::PathsOrHere if rest.is_empty() => parts.push(Part::Here),
             Shape::Paths | Shape::PathsOrHere => parts.extend(rest.into_iter().map(Part::Path)),
             Shape::TextAndPaths | Shape::Link => {
                 if rest.len() < 2 {
@@ -153,20 +155,22 @@ impl Verb {
             Shape::Get => {
                 let to = match rest.len() {
                     0 => return few(),
-                    1 => here,
-                    _ => rest.pop().unwrap_or_default(),
+                    1 => ".".to_owned(),
+                    _ => rest.pop().unwrap_or_default().text,
                 };
                 parts.extend(rest.into_iter().map(Part::Path));
-                parts.push(Part::Text(local(&to.text)));
+                parts.push(local(to)?);
             }
             Shape::Put => {
                 let to = match rest.len() {
                     0 => return few(),
-                    1 => here,
-                    _ => rest.pop().unwrap_or_default(),
+                    1 => Part::Here,
+                    _ => Part::Path(rest.pop().unwrap_or_default()),
                 };
-                parts.extend(rest.iter().map(|word| Part::Text(local(&word.text))));
-                parts.push(Part::Path(to));
+                for word in rest {
+                    parts.push(local(word.text)?);
+                }
+                parts.push(to);
             }
             Shape::Image if rest.is_empty() => parts.push(Part::Image),
             Shape::Image => return few(),
@@ -176,13 +180,20 @@ impl Verb {
     }
 }
 
-/// A path of the host that is not taken for one of an image, whatever its name.
-fn local(path: &str) -> String {
-    match path {
-        "-" => path.to_owned(),
-        path if path.starts_with('/') || path.starts_with('.') => path.to_owned(),
-        path => format!("./{path}"),
+/// A path of the host. `cp` is told that it is one; here it only must not look like an option.
+fn local(path: String) -> Result<Part, String> {
+    match path.as_str() {
+        "" => Err("a path of the host is empty".to_owned()),
+        "-" => Ok(Part::Local(path)),
+        text if text.starts_with('-') => Ok(Part::Local(format!("./{path}"))),
+        _ => Ok(Part::Local(path)),
     }
+}
+
+/// Whether a word is a mode that takes bits away, as `-x`, and not an option.
+fn removes(text: &str) -> bool {
+    let mode = text.strip_prefix('-').unwrap_or_default();
+    !mode.is_empty() && mode.chars().all(|c| "rwxXstugo,+-=01234567".contains(c))
 }
 
 /// Options of `find` as other programs have them.
@@ -204,6 +215,8 @@ mod tests {
         let verb = find(&words[0].text).ok_or("no such command")?;
         let show = |part: Part| match part {
             Part::Text(text) => text,
+            Part::Local(path) => format!("!{path}"),
+            Part::Here => "@".to_owned(),
             Part::Path(word) => format!("@{}", word.text),
             Part::Image => "@@".to_owned(),
         };
@@ -213,19 +226,22 @@ mod tests {
     #[test]
     fn words_are_what_the_command_says() {
         for (line, expected) in [
-            ("ls", "@."),
+            ("ls", "@"),
             ("ls -la a b", "-la @a @b"),
             ("rm -- -f", "@-f"),
             ("mkdir -m 700 a", "-m 700 @a"),
             ("chmod 644 a b", "-- 644 @a @b"),
             ("chmod -R u-x a", "-R -- u-x @a"),
+            ("chmod -x a", "-- -x @a"),
+            ("chmod -R -rx,u+w a", "-R -- -rx,u+w @a"),
             ("ln -s ../x l", "-s -- ../x @l"),
             ("ln x l", "@x @l"),
-            ("get a", "@a ."),
-            ("get a b /tmp", "@a @b /tmp"),
-            ("get a x:y", "@a ./x:y"),
-            ("put l", "./l @."),
-            ("put l /d", "./l @/d"),
+            ("get a", "@a !."),
+            ("get a b /tmp", "@a @b !/tmp"),
+            ("get a x:/y", "@a !x:/y"),
+            ("put l", "!l @"),
+            ("put -- -l /d", "!./-l @/d"),
+            ("put l /d", "!l @/d"),
             ("find -name '*.c' -type f /usr", "--name *.c --type f @/usr"),
             ("df", "@@"),
         ] {
@@ -237,6 +253,8 @@ mod tests {
             "chmod 644",
             "ln -s a",
             "put",
+            "put '' /d",
+            "get a ''",
             "df x",
             "mkdir a -m",
         ] {

@@ -94,25 +94,33 @@ pub fn split(line: &str) -> Result<Vec<Word>, String> {
     }
 }
 
-/// A path as an absolute one without `.` and `..`. A slash at its end stays.
+/// A path as an absolute one. `.` and `..` stay: commands refuse some of them, and a `..` behind a link is not the link's own parent.
+/// A slash at the end stays.
 pub fn absolute(directory: &str, path: &str) -> String {
-    let mut names: Vec<&str> = Vec::new();
     let start = if path.starts_with('/') { "" } else { directory };
-    for name in start.split('/').chain(path.split('/')) {
-        match name {
-            "" | "." => {}
-            ".." => {
-                names.pop();
-            }
-            name => names.push(name),
-        }
+    let names = start.split('/').chain(path.split('/'));
+    let mut out = String::new();
+    for name in names.filter(|name| !name.is_empty()) {
+        out.push('/');
+        out.push_str(name);
     }
-    let mut out = String::from("/");
-    out.push_str(&names.join("/"));
-    if path.ends_with('/') && out.len() > 1 {
+    if path.ends_with('/') || out.is_empty() {
         out.push('/');
     }
     out
+}
+
+/// An absolute path without `.`, `..` and a slash at its end, for `cd`: as in sh, `..` goes back the way that was taken.
+pub fn normalised(path: &str) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    format!("/{}", names.join("/"))
 }
 
 #[cfg(test)]
@@ -149,13 +157,20 @@ mod tests {
     fn paths_become_absolute() {
         for (directory, path, expected) in [
             ("/", "etc", "/etc"),
-            ("/etc", "../usr/./lib/", "/usr/lib/"),
-            ("/a/b", "../../..", "/"),
+            ("/etc", "../usr//./lib/", "/etc/../usr/./lib/"),
+            ("/a/b", "..", "/a/b/.."),
             ("/a", "/x//y", "/x/y"),
             ("/a", "", "/a"),
             ("/a", "/", "/"),
         ] {
             assert_eq!(absolute(directory, path), expected, "{directory} {path}");
+        }
+        for (path, expected) in [
+            ("/etc/../usr/./lib/", "/usr/lib"),
+            ("/a/b/../../..", "/"),
+            ("/", "/"),
+        ] {
+            assert_eq!(normalised(path), expected, "{path}");
         }
     }
 }
