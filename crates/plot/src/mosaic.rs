@@ -41,11 +41,11 @@ const LINE: f64 = 18.0;
 const LETTER: f64 = 7.2;
 
 impl Mosaics {
-    /// Squares of a row in a picture so wide.
+    /// Squares of a row in a picture so wide; at least one.
     #[must_use]
     pub fn columns(width: u32, side: u32) -> usize {
         let inside = width.max(300) - 2 * MARGIN as u32;
-        (inside / side.max(1)) as usize
+        ((inside / side.max(1)) as usize).max(1)
     }
 
     /// The picture.
@@ -117,6 +117,24 @@ fn legend(drawing: &mut Drawing, keys: &[Key], mut y: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_square_wider_than_the_picture_has_a_row_of_its_own() {
+        for side in [276, 277, 5000, u32::MAX] {
+            let picture = Mosaics {
+                title: "t".into(),
+                width: 0,
+                side,
+                parts: vec![Mosaic {
+                    title: "p".into(),
+                    squares: vec![Colour::INK; 3],
+                    legend: Vec::new(),
+                }],
+            };
+            assert_eq!(Mosaics::columns(0, side), 1);
+            assert_eq!(picture.draw().shapes.len(), 2 + 3, "{side}");
+        }
+    }
 
     #[test]
     fn every_square_is_drawn_once_in_its_row() {
