@@ -67,7 +67,14 @@ impl Drop for Leftovers {
                 .args(["umount", "-l"])
                 .arg(self.0.join("mnt")),
         );
-        if let Ok(pid) = fs::read_to_string(self.0.join("nbd.pid")) {
+        // The page ends its server itself: by now, the number may be that of another process.
+        let is_server = |pid: &str| {
+            fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|name| name.trim() == "nbdkit")
+        };
+        if let Ok(pid) = fs::read_to_string(self.0.join("nbd.pid"))
+            && is_server(pid.trim())
+        {
             quiet(Command::new("kill").arg(pid.trim()));
         }
     }

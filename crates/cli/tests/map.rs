@@ -117,6 +117,7 @@ fn what_cannot_be_drawn_is_refused_and_leaves_nothing() {
         2,
         &["map.gif", ".svg"],
     );
+    assert!(!gif.exists());
     fs::hard_link(&image, &own).unwrap();
     refused(
         bw(&image, &["map", "IMAGE", "-o"]).arg(&own),
