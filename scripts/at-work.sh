@@ -21,7 +21,8 @@ cd "$work"
 while read -r line; do
     printf '$ %s\n' "$line"
     # The session stops at the first command that fails: then there is no new picture.
-    sh -c "$line" 2>session.errors || { cat session.errors >&2; exit 1; }
+    # A command must not read the lines that follow.
+    sh -c "$line" </dev/null 2>session.errors || { cat session.errors >&2; exit 1; }
 done >session.txt <<'SESSION'
 blockwright mkfs --from rootfs --size auto --free 64M disk.img
 blockwright mount disk.img mnt
