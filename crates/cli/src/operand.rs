@@ -17,6 +17,7 @@
 //!
 //! Paths are bytes: they need not be UTF-8.
 
+use crate::args::{CpArgs, LocalSide};
 use blockwright_chunks::address::{SCHEME, image_end, is_address};
 use blockwright_device::host::nbd::scheme_len;
 use blockwright_disk::Place;
@@ -232,8 +233,25 @@ impl Operand {
         Self::parse_with(argument.as_bytes(), find_and_remember)
     }
 
+    /// The operands of `cp`: sources, then the destination.
+    pub fn of_copy(args: &CpArgs) -> Vec<Self> {
+        let last = args.paths.len().saturating_sub(1);
+        let parse = |(n, path): (usize, &OsString)| {
+            let is_local = match args.local {
+                None => false,
+                Some(LocalSide::From) => n < last,
+                Some(LocalSide::To) => n == last,
+            };
+            match is_local {
+                true => Operand::local(path),
+                false => Operand::parse(path),
+            }
+        };
+        args.paths.iter().enumerate().map(parse).collect()
+    }
+
     /// An operand that is no image's, whatever it looks like.
-    pub fn local(argument: &OsStr) -> Self {
+    fn local(argument: &OsStr) -> Self {
         match argument.as_bytes() {
             b"-" => Operand::Stdio,
             _ => Operand::Local(argument.into()),

@@ -4,7 +4,7 @@
 //! devices, and which names are one file. On the host, what a user without root may not set
 //! (owners, some attributes) is left out silently, as cp(1) does, and then set-id bits are too.
 
-use crate::args::{CpArgs, LocalSide};
+use crate::args::CpArgs;
 use crate::commands::edit::umask;
 use crate::commands::mode::Owner;
 use crate::commands::place::{FileId, FilePlace, LinkTarget, Meta};
@@ -17,7 +17,7 @@ use crate::output::Out;
 use blockwright::device::IoSlice;
 use blockwright_vfs::{ErrorKind, FileKind};
 use std::collections::{HashMap, HashSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -52,29 +52,12 @@ struct Copier {
     tally: Tally,
 }
 
-/// The operands of `cp`: sources, then the destination.
-pub fn operands(args: &CpArgs) -> Vec<Operand> {
-    let last = args.paths.len().saturating_sub(1);
-    let parse = |(n, path): (usize, &OsString)| {
-        let is_local = match args.local {
-            None => false,
-            Some(LocalSide::From) => n < last,
-            Some(LocalSide::To) => n == last,
-        };
-        match is_local {
-            true => Operand::local(path),
-            false => Operand::parse(path),
-        }
-    };
-    args.paths.iter().enumerate().map(parse).collect()
-}
-
 /// Runs `cp`.
 ///
 /// # Errors
 /// As printed; the other files were copied.
 pub fn cp(args: &CpArgs) -> Result<()> {
-    let operands = operands(args);
+    let operands = Operand::of_copy(args);
     let Some((to, sources)) = operands.split_last() else {
         return Err(Failure::usage("a source and a destination are needed"));
     };

@@ -21,7 +21,7 @@ use crate::args::{
     ChunkCommand, Command, CpArgs, DiskCommand, ExportArgs, MapArgs, MkfsArgs, PartSpec, PartType,
     StoreArgs,
 };
-use crate::commands::{copy, entries};
+use crate::commands::entries;
 use crate::failure::{At, Failure, Result};
 use crate::operand::{Inside, Operand};
 use crate::source::MkfsSource;
@@ -292,7 +292,7 @@ fn hold_map(path: Option<&Path>, image: &Path) -> Result<()> {
 
 /// `cp`: the image that is written to first, because one that is read as well must not be locked for reading only.
 fn copying(args: &CpArgs) -> Result<()> {
-    let operands = copy::operands(args);
+    let operands = Operand::of_copy(args);
     let Some((to, sources)) = operands.split_last() else {
         return Ok(());
     };
