@@ -15,6 +15,19 @@ pub enum Severity {
     Fatal,
 }
 
+impl Severity {
+    /// Its name, which is stable: `note`, `minor`, `damage` or `fatal`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Note => "note",
+            Severity::Minor => "minor",
+            Severity::Damage => "damage",
+            Severity::Fatal => "fatal",
+        }
+    }
+}
+
 /// What became of an issue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
@@ -26,6 +39,18 @@ pub enum Outcome {
     Unrepairable,
 }
 
+impl Outcome {
+    /// Its name, which is stable: `left`, `repaired` or `unrepairable`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Left => "left",
+            Outcome::Repaired => "repaired",
+            Outcome::Unrepairable => "unrepairable",
+        }
+    }
+}
+
 /// One finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Issue<K> {
@@ -35,6 +60,18 @@ pub struct Issue<K> {
     pub severity: Severity,
     /// What became of it.
     pub outcome: Outcome,
+}
+
+impl<K: fmt::Debug> Issue<K> {
+    /// The name of its kind, which is stable: the variant's.
+    #[must_use]
+    pub fn kind_name(&self) -> String {
+        // `Debug` begins with it.
+        let mut text = format!("{:?}", self.kind);
+        let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
+        text.truncate(end.unwrap_or(text.len()));
+        text
+    }
 }
 
 impl<K: fmt::Display> fmt::Display for Issue<K> {

@@ -50,39 +50,9 @@ pub struct CheckReport {
     pub stats: Stats,
 }
 
-/// The name of a severity: `note`, `minor`, `damage`, `fatal`.
-#[must_use]
-pub fn severity_name(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Note => "note",
-        Severity::Minor => "minor",
-        Severity::Damage => "damage",
-        Severity::Fatal => "fatal",
-    }
-}
-
-/// The name of an outcome: `left`, `repaired`, `unrepairable`.
-#[must_use]
-pub fn outcome_name(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Left => "left",
-        Outcome::Repaired => "repaired",
-        Outcome::Unrepairable => "unrepairable",
-    }
-}
-
-/// The variant's name: `Debug` begins with it.
-fn kind_name(kind: &impl Debug) -> String {
-    let text = format!("{kind:?}");
-    let end = text
-        .find(|c: char| !c.is_alphanumeric() && c != '_')
-        .unwrap_or(text.len());
-    text[..end].to_owned()
-}
-
 fn data<K: Debug + Display>(report: Report<K>) -> CheckReport {
     let told = |issue: &Issue<K>| IssueData {
-        kind: kind_name(&issue.kind),
+        kind: issue.kind_name(),
         severity: issue.severity,
         outcome: issue.outcome,
         text: issue.kind.to_string(),

@@ -1,7 +1,7 @@
 //! What the bindings to other languages share, in safe Rust: errors as errno, opening a part of an image,
 //! a check of either format with its issues as data, and a resize that also gives the image file its length.
 //!
-//! Not responsible for: the languages themselves. `crates/capi` and `bindings/python` translate types and own the handles.
+//! Not responsible for: the languages themselves. `crates/capi` translates types and owns the handles.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -11,7 +11,7 @@ mod errno;
 mod image;
 mod resize;
 
-pub use check::{CheckOptions, CheckReport, IssueData, check, outcome_name, severity_name};
+pub use check::{CheckOptions, CheckReport, IssueData, check};
 pub use errno::{errno_of, errno_of_sync};
 pub use image::{Window, open_device, open_volume};
 pub use resize::{Target, resize};

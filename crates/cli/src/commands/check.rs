@@ -7,7 +7,7 @@ use crate::exit::{self, fsck};
 use crate::failure::{Failure, Result};
 use crate::output::Out;
 use blockwright_check::usage::Place;
-use blockwright_check::{Issue, Mode, Outcome, Report, Severity, ext4, f2fs, fsck_exit_code};
+use blockwright_check::{Issue, Mode, Report, ext4, f2fs, fsck_exit_code};
 use blockwright_device::{OpenMode, SharedDevice};
 use serde::Serialize;
 use std::io::Write;
@@ -48,32 +48,6 @@ struct CheckJson {
     names: u64,
     transactions_replayed: u64,
     blocks_written: u64,
-}
-
-fn severity(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Note => "note",
-        Severity::Minor => "minor",
-        Severity::Damage => "damage",
-        Severity::Fatal => "fatal",
-    }
-}
-
-fn outcome(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Left => "left",
-        Outcome::Repaired => "repaired",
-        Outcome::Unrepairable => "unrepairable",
-    }
-}
-
-/// The variant's name, from what `Debug` begins with.
-fn kind_name(kind: &impl std::fmt::Debug) -> String {
-    let text = format!("{kind:?}");
-    let end = text
-        .find(|c: char| !c.is_alphanumeric() && c != '_')
-        .unwrap_or(text.len());
-    text[..end].to_owned()
 }
 
 /// Runs `check`.
@@ -175,7 +149,7 @@ fn told<K: std::fmt::Debug + std::fmt::Display>(
 ) -> Report<Told> {
     let issues = report.issues.into_iter().map(|issue| Issue {
         kind: Told {
-            kind: kind_name(&issue.kind),
+            kind: issue.kind_name(),
             text: issue.kind.to_string(),
             place: place(&issue.kind),
         },
@@ -263,8 +237,8 @@ fn json(
             .iter()
             .map(|issue| IssueJson {
                 kind: issue.kind.kind.clone(),
-                severity: severity(issue.severity),
-                outcome: outcome(issue.outcome),
+                severity: issue.severity.name(),
+                outcome: issue.outcome.name(),
                 text: issue.kind.text.clone(),
                 blocks: blocks(issue, map),
             })
