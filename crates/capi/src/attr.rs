@@ -6,6 +6,7 @@ use crate::handles::bw_volume;
 use crate::raw::{Input, Output, Text};
 use blockwright::{FileType, Metadata, Times, Timestamp, XattrMode};
 use std::ffi::OsStr;
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 
 /// Do not follow a symbolic link at the path's end.
@@ -147,11 +148,11 @@ pub(crate) fn stat_of(m: &Metadata) -> bw_stat {
 pub extern "C" fn bw_stat_path(
     volume: bw_volume,
     path: Text,
-    stat: Option<&mut bw_stat>,
-    error: Option<&mut bw_error>,
+    stat: Option<&mut MaybeUninit<bw_stat>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
-        *out(stat, "stat")? = stat_of(&volume.metadata(path.path("path")?)?);
+        out(stat, "stat")?.write(stat_of(&volume.metadata(path.path("path")?)?));
         Ok(())
     })
 }
@@ -161,11 +162,11 @@ pub extern "C" fn bw_stat_path(
 pub extern "C" fn bw_lstat_path(
     volume: bw_volume,
     path: Text,
-    stat: Option<&mut bw_stat>,
-    error: Option<&mut bw_error>,
+    stat: Option<&mut MaybeUninit<bw_stat>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
-        *out(stat, "stat")? = stat_of(&volume.symlink_metadata(path.path("path")?)?);
+        out(stat, "stat")?.write(stat_of(&volume.symlink_metadata(path.path("path")?)?));
         Ok(())
     })
 }
@@ -176,7 +177,7 @@ pub extern "C" fn bw_chmod(
     volume: bw_volume,
     path: Text,
     mode: u32,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         Ok(volume.set_permissions(path.path("path")?, mode)?)
@@ -193,7 +194,7 @@ pub extern "C" fn bw_chown(
     path: Text,
     uid: u32,
     gid: u32,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         let id = |id: u32| (id != BW_KEEP_ID).then_some(id);
@@ -208,7 +209,7 @@ pub extern "C" fn bw_lchown(
     path: Text,
     uid: u32,
     gid: u32,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         let id = |id: u32| (id != BW_KEEP_ID).then_some(id);
@@ -225,7 +226,7 @@ pub extern "C" fn bw_set_times(
     accessed: Option<&bw_time>,
     modified: Option<&bw_time>,
     flags: u32,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         known(flags, BW_NO_FOLLOW, "flags")?;
@@ -250,9 +251,9 @@ pub(crate) fn fill(
     from: &[u8],
     to: &mut Output,
     room: usize,
-    needed: Option<&mut usize>,
+    needed: Option<&mut MaybeUninit<usize>>,
 ) -> Result<()> {
-    *out(needed, "bytes")? = from.len();
+    out(needed, "bytes")?.write(from.len());
     if room == 0 {
         return Ok(());
     }
@@ -271,8 +272,8 @@ pub extern "C" fn bw_get_xattr(
     name: Text,
     mut buffer: Output,
     room: usize,
-    bytes: Option<&mut usize>,
-    error: Option<&mut bw_error>,
+    bytes: Option<&mut MaybeUninit<usize>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         let name = OsStr::from_bytes(name.bytes("name")?);
@@ -295,7 +296,7 @@ pub extern "C" fn bw_set_xattr(
     value: Input,
     bytes: usize,
     flags: u32,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         let mode = match flags {
@@ -316,7 +317,7 @@ pub extern "C" fn bw_remove_xattr(
     volume: bw_volume,
     path: Text,
     name: Text,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         let name = OsStr::from_bytes(name.bytes("name")?);
@@ -331,8 +332,8 @@ pub extern "C" fn bw_list_xattr(
     path: Text,
     mut buffer: Output,
     room: usize,
-    bytes: Option<&mut usize>,
-    error: Option<&mut bw_error>,
+    bytes: Option<&mut MaybeUninit<usize>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         let mut all = Vec::new();

@@ -1,13 +1,14 @@
 //! Making volumes, empty or from directories and tar streams.
 
-use crate::call::{call, known, outside, sized};
+use crate::call::{call, known, outside};
 use crate::device::{CallbackDevice, bw_device};
 use crate::error::{Fault, Result, bw_error, bw_status};
-use crate::raw::{Sources, Text, User, bw_source};
+use crate::raw::{Sources, Text, User, Versioned, bw_source, sized};
 use blockwright::build::{BuildProgress, BuildReport};
 use blockwright::ext4::FsType;
 use blockwright::{Format, VolumeBuilder};
 use blockwright_device::SharedDevice;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// Make ext4.
@@ -82,6 +83,9 @@ pub struct bw_make_options {
     pub user: User,
 }
 
+// SAFETY: numbers, texts, bytes and a function after `struct_size`.
+unsafe impl Versioned for bw_make_options {}
+
 /// What a volume that was made is like.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -153,12 +157,12 @@ fn telling(
 
 /// The builder, and whether it shall fail when there is something at the path.
 fn builder(
-    options: Option<&bw_make_options>,
+    options: *const bw_make_options,
     sources: &[bw_source],
 ) -> Result<(VolumeBuilder, bool)> {
     let mut builder = VolumeBuilder::new();
     let mut new = false;
-    if let Some(o) = sized(options, |o| o.struct_size, "options")? {
+    if let Some(o) = sized(options, "options")? {
         known(o.flags, ALL_FLAGS, "options.flags")?;
         if o.reserved != 0 {
             return Err(Fault::Misuse("options.reserved is not 0".to_owned()));
@@ -228,11 +232,11 @@ fn builder(
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_make(
     path: Text,
-    options: Option<&bw_make_options>,
+    options: *const bw_make_options,
     sources: Sources,
     count: usize,
-    report: Option<&mut bw_made>,
-    error: Option<&mut bw_error>,
+    report: Option<&mut MaybeUninit<bw_made>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     call(error, || {
         let path = path.path("path")?;
@@ -242,7 +246,7 @@ pub extern "C" fn bw_make(
             false => builder.create(path)?,
         };
         if let Some(report) = report {
-            *report = made(&done);
+            report.write(made(&done));
         }
         Ok(())
     })
@@ -251,12 +255,12 @@ pub extern "C" fn bw_make(
 /// As `bw_make`, on a device of the program.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_make_on_device(
-    device: Option<&bw_device>,
-    options: Option<&bw_make_options>,
+    device: *const bw_device,
+    options: *const bw_make_options,
     sources: Sources,
     count: usize,
-    report: Option<&mut bw_made>,
-    error: Option<&mut bw_error>,
+    report: Option<&mut MaybeUninit<bw_made>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     call(error, || {
         let (builder, new) = builder(options, sources.slice(count, "sources")?)?;
@@ -266,7 +270,7 @@ pub extern "C" fn bw_make_on_device(
         let device: SharedDevice = Arc::new(CallbackDevice::new(device)?);
         let done = builder.create_on(&device)?;
         if let Some(report) = report {
-            *report = made(&done);
+            report.write(made(&done));
         }
         Ok(())
     })

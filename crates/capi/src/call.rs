@@ -5,6 +5,7 @@ use crate::handles::{DIRS, FILES, Health, OpenDir, OpenFile, OpenVolume, VOLUMES
 use crate::handles::{bw_file, bw_volume};
 use blockwright::Volume;
 use std::cell::Cell;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -39,7 +40,10 @@ fn caught<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
 }
 
 /// A call that concerns no open handle.
-pub(crate) fn call(error: Option<&mut bw_error>, f: impl FnOnce() -> Result<()>) -> bw_status {
+pub(crate) fn call(
+    error: Option<&mut MaybeUninit<bw_error>>,
+    f: impl FnOnce() -> Result<()>,
+) -> bw_status {
     let result = match IN_CALLBACK.get() {
         true => Err(Fault::Reentrant),
         false => caught(f),
@@ -59,7 +63,7 @@ fn healthy<R>(health: &Health, f: impl FnOnce() -> Result<R>) -> Result<R> {
 /// A call on a volume.
 pub(crate) fn on_volume(
     volume: bw_volume,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
     f: impl FnOnce(&Volume) -> Result<()>,
 ) -> bw_status {
     on_open_volume(volume, error, |open| open.with(f))
@@ -68,7 +72,7 @@ pub(crate) fn on_volume(
 /// A call on a volume that makes a handle which outlives the call.
 pub(crate) fn on_open_volume(
     volume: bw_volume,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
     f: impl FnOnce(&OpenVolume) -> Result<()>,
 ) -> bw_status {
     call(error, || {
@@ -80,7 +84,7 @@ pub(crate) fn on_open_volume(
 /// A call on a file.
 pub(crate) fn on_file(
     file: bw_file,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
     f: impl FnOnce(&OpenFile) -> Result<()>,
 ) -> bw_status {
     call(error, || {
@@ -92,7 +96,7 @@ pub(crate) fn on_file(
 /// A call on a directory.
 pub(crate) fn on_dir(
     dir: bw_dir,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
     f: impl FnOnce(&OpenDir) -> Result<()>,
 ) -> bw_status {
     call(error, || {
@@ -102,7 +106,10 @@ pub(crate) fn on_dir(
 }
 
 /// Closes a volume. After a panic its lock may be held or its state in doubt; it is unmounted as far as that works.
-pub(crate) fn close_volume(volume: bw_volume, error: Option<&mut bw_error>) -> bw_status {
+pub(crate) fn close_volume(
+    volume: bw_volume,
+    error: Option<&mut MaybeUninit<bw_error>>,
+) -> bw_status {
     call(error, || {
         let open: Arc<OpenVolume> = VOLUMES.remove(volume.id)?;
         let poisoned = open.health().check();
@@ -118,26 +125,12 @@ pub(crate) fn close_volume(volume: bw_volume, error: Option<&mut bw_error>) -> b
     })
 }
 
-/// Where C wants a result. Null is refused before anything is done.
-pub(crate) fn out<'a, T>(place: Option<&'a mut T>, name: &'static str) -> Result<&'a mut T> {
-    place.ok_or(Fault::Null(name))
-}
-
-/// A structure of options whose first field is its size. Null gives `None`; another version's structure is refused.
-pub(crate) fn sized<'a, T>(
-    options: Option<&'a T>,
-    size: impl FnOnce(&T) -> usize,
+/// Where C wants a result. Null is refused before anything is done. C need not have initialised it, so it is written and never read.
+pub(crate) fn out<'a, T>(
+    place: Option<&'a mut MaybeUninit<T>>,
     name: &'static str,
-) -> Result<Option<&'a T>> {
-    let Some(options) = options else {
-        return Ok(None);
-    };
-    let (said, is) = (size(options), size_of::<T>());
-    if said != is {
-        let what = format!("{name}.struct_size is {said}, and the structure has {is} bytes");
-        return Err(Fault::Misuse(what));
-    }
-    Ok(Some(options))
+) -> Result<&'a mut MaybeUninit<T>> {
+    place.ok_or(Fault::Null(name))
 }
 
 /// Refuses flags that are not known.

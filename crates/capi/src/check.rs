@@ -1,14 +1,15 @@
 //! Checking and repairing.
 
-use crate::call::{call, known, out, outside, sized};
+use crate::call::{call, known, out, outside};
 use crate::device::{CallbackDevice, bw_device};
 use crate::error::{Fault, Result, bw_error, bw_status, copy_text};
 use crate::handles::{REPORTS, bw_report};
 use crate::open::window;
-use crate::raw::{Output, Text, User};
+use crate::raw::{Output, Text, User, Versioned, sized};
 use blockwright_device::{OpenMode, SharedDevice};
 use blockwright_ffi::{CheckOptions, CheckReport, Mode, Outcome, Phase, Severity, Window};
 use std::ffi::c_char;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// Change nothing.
@@ -41,6 +42,9 @@ pub struct bw_check_options {
     /// Handed to `progress`.
     pub user: User,
 }
+
+// SAFETY: numbers and a function after `struct_size`.
+unsafe impl Versioned for bw_check_options {}
 
 /// What a check found, in short.
 #[repr(C)]
@@ -108,9 +112,9 @@ pub struct bw_issue {
     pub text: [c_char; BW_ISSUE_TEXT_BYTES],
 }
 
-fn options_of(options: Option<&bw_check_options>) -> Result<(CheckOptions, Window)> {
+fn options_of(options: *const bw_check_options) -> Result<(CheckOptions, Window)> {
     let mut made = CheckOptions::default();
-    let Some(o) = sized(options, |o| o.struct_size, "options")? else {
+    let Some(o) = sized(options, "options")? else {
         return Ok((made, Window::default()));
     };
     known(o.reserved, 0, "options.reserved")?;
@@ -144,13 +148,13 @@ fn options_of(options: Option<&bw_check_options>) -> Result<(CheckOptions, Windo
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_check(
     path: Text,
-    options: Option<&bw_check_options>,
-    report: Option<&mut bw_report>,
-    error: Option<&mut bw_error>,
+    options: *const bw_check_options,
+    report: Option<&mut MaybeUninit<bw_report>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     call(error, || {
         let report = out(report, "report")?;
-        report.id = 0;
+        report.write(bw_report { id: 0 });
         let path = path.path("path")?;
         let (options, window) = options_of(options)?;
         let mode = OpenMode {
@@ -159,7 +163,8 @@ pub extern "C" fn bw_check(
         };
         let device = blockwright_ffi::open_device(path, window, mode)?;
         let found = blockwright_ffi::check(device, &options).map_err(|e| e.at(path))?;
-        report.id = REPORTS.insert(found)?;
+        let id = REPORTS.insert(found)?;
+        report.write(bw_report { id });
         Ok(())
     })
 }
@@ -167,14 +172,14 @@ pub extern "C" fn bw_check(
 /// As `bw_check`, on a device of the program. The options' `offset` and `bytes` must be 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_check_device(
-    device: Option<&bw_device>,
-    options: Option<&bw_check_options>,
-    report: Option<&mut bw_report>,
-    error: Option<&mut bw_error>,
+    device: *const bw_device,
+    options: *const bw_check_options,
+    report: Option<&mut MaybeUninit<bw_report>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     call(error, || {
         let report = out(report, "report")?;
-        report.id = 0;
+        report.write(bw_report { id: 0 });
         let (options, window) = options_of(options)?;
         if window != Window::default() {
             return Err(Fault::Misuse(
@@ -182,7 +187,8 @@ pub extern "C" fn bw_check_device(
             ));
         }
         let device: SharedDevice = Arc::new(CallbackDevice::new(device)?);
-        report.id = REPORTS.insert(blockwright_ffi::check(device, &options)?)?;
+        let id = REPORTS.insert(blockwright_ffi::check(device, &options)?)?;
+        report.write(bw_report { id });
         Ok(())
     })
 }
@@ -191,14 +197,14 @@ pub extern "C" fn bw_check_device(
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_report_summary(
     report: bw_report,
-    summary: Option<&mut bw_check_summary>,
-    error: Option<&mut bw_error>,
+    summary: Option<&mut MaybeUninit<bw_check_summary>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     call(error, || {
         let summary = out(summary, "summary")?;
         let report = REPORTS.get(report.id)?;
         let stats = &report.stats;
-        *summary = bw_check_summary {
+        summary.write(bw_check_summary {
             issues: report.issues.len(),
             suppressed: report.suppressed,
             clean: u32::from(report.clean),
@@ -212,7 +218,7 @@ pub extern "C" fn bw_report_summary(
             directories: stats.directories,
             files: stats.files,
             symlinks: stats.symlinks,
-        };
+        });
         Ok(())
     })
 }
@@ -228,24 +234,30 @@ fn issue_at(report: &CheckReport, index: usize) -> Result<&blockwright_ffi::Issu
 pub extern "C" fn bw_report_issue(
     report: bw_report,
     index: usize,
-    issue: Option<&mut bw_issue>,
-    error: Option<&mut bw_error>,
+    issue: Option<&mut MaybeUninit<bw_issue>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     call(error, || {
         let to = out(issue, "issue")?;
         let report = REPORTS.get(report.id)?;
         let issue = issue_at(&report, index)?;
-        to.severity = match issue.severity {
+        let severity = match issue.severity {
             Severity::Note => BW_SEVERITY_NOTE,
             Severity::Minor => BW_SEVERITY_MINOR,
             Severity::Damage => BW_SEVERITY_DAMAGE,
             Severity::Fatal => BW_SEVERITY_FATAL,
         };
-        to.outcome = match issue.outcome {
+        let outcome = match issue.outcome {
             Outcome::Left => BW_OUTCOME_LEFT,
             Outcome::Repaired => BW_OUTCOME_REPAIRED,
             Outcome::Unrepairable => BW_OUTCOME_UNREPAIRABLE,
         };
+        let to = to.write(bw_issue {
+            severity,
+            outcome,
+            kind: [0; BW_ISSUE_KIND_BYTES],
+            text: [0; BW_ISSUE_TEXT_BYTES],
+        });
         copy_text(&issue.kind, &mut to.kind);
         copy_text(&issue.text, &mut to.text);
         Ok(())
@@ -259,8 +271,8 @@ pub extern "C" fn bw_report_issue_text(
     index: usize,
     mut buffer: Output,
     room: usize,
-    bytes: Option<&mut usize>,
-    error: Option<&mut bw_error>,
+    bytes: Option<&mut MaybeUninit<usize>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     call(error, || {
         let report = REPORTS.get(report.id)?;
@@ -272,6 +284,9 @@ pub extern "C" fn bw_report_issue_text(
 
 /// Frees the report.
 #[unsafe(no_mangle)]
-pub extern "C" fn bw_report_close(report: bw_report, error: Option<&mut bw_error>) -> bw_status {
+pub extern "C" fn bw_report_close(
+    report: bw_report,
+    error: Option<&mut MaybeUninit<bw_error>>,
+) -> bw_status {
     call(error, || REPORTS.remove(report.id).map(drop))
 }

@@ -4,7 +4,7 @@
 
 use crate::call::{known, outside};
 use crate::error::{Fault, Result};
-use crate::raw::User;
+use crate::raw::{User, Versioned, sized};
 use blockwright_device::{
     AlignedBuf, BlockDevice, DeviceError, DeviceErrorKind, Flags, Geometry, Op, Request, refuse,
 };
@@ -53,6 +53,9 @@ pub struct bw_device {
     pub release: Option<extern "C" fn(user: User)>,
 }
 
+// SAFETY: numbers and functions after `struct_size`.
+unsafe impl Versioned for bw_device {}
+
 /// The device, as the library sees it.
 pub(crate) struct CallbackDevice {
     device: bw_device,
@@ -66,8 +69,8 @@ impl CallbackDevice {
     ///
     /// # Errors
     /// `Null` and `Misuse` for a device that lacks something or contradicts itself.
-    pub(crate) fn new(device: Option<&bw_device>) -> Result<Self> {
-        let device = crate::call::sized(device, |d| d.struct_size, "device")?;
+    pub(crate) fn new(device: *const bw_device) -> Result<Self> {
+        let device = sized(device, "device")?;
         let device = *device.ok_or(Fault::Null("device"))?;
         known(device.flags, ALL_FLAGS, "device.flags")?;
         let read_only = device.flags & BW_DEVICE_READ_ONLY != 0;

@@ -5,8 +5,10 @@ use crate::call::{call, on_dir, on_open_volume, out};
 use crate::error::{Fault, bw_error, bw_status};
 use crate::handles::{DIRS, OpenDir, bw_dir, bw_volume};
 use crate::raw::Text;
+use blockwright::ErrorKind;
 use parking_lot::Mutex;
 use std::ffi::c_char;
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -31,18 +33,19 @@ pub struct bw_dir_entry {
 pub extern "C" fn bw_dir_open(
     volume: bw_volume,
     path: Text,
-    dir: Option<&mut bw_dir>,
-    error: Option<&mut bw_error>,
+    dir: Option<&mut MaybeUninit<bw_dir>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_open_volume(volume, error, |open| {
         let dir = out(dir, "dir")?;
-        dir.id = 0;
+        dir.write(bw_dir { id: 0 });
         let path = path.path("path")?;
         let stream = open.with(|volume| Ok(volume.dir_stream(path)?))?;
-        dir.id = DIRS.insert(OpenDir {
+        let id = DIRS.insert(OpenDir {
             stream: Mutex::new(stream),
             health: Arc::clone(open.health()),
         })?;
+        dir.write(bw_dir { id });
         Ok(())
     })
 }
@@ -52,22 +55,30 @@ pub extern "C" fn bw_dir_open(
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_dir_next(
     dir: bw_dir,
-    entry: Option<&mut bw_dir_entry>,
-    error: Option<&mut bw_error>,
+    entry: Option<&mut MaybeUninit<bw_dir_entry>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_dir(dir, error, |open| {
         let to = out(entry, "entry")?;
         let mut stream = open.stream.lock();
-        let entry = stream.next().ok_or(Fault::End)??;
-        let kind = stream.file_type(&entry)?;
+        let (entry, kind) = loop {
+            let entry = stream.next().ok_or(Fault::End)??;
+            match stream.file_type(&entry) {
+                // Removed since it was listed.
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                kind => break (entry, kind?),
+            }
+        };
         let name = entry.name.as_bytes();
         if name.len() >= BW_NAME_BYTES {
             return Err(Fault::Range(name.len() + 1));
         }
-        to.ino = entry.ino;
-        to.kind = kind_of(kind);
-        to.name_bytes = name.len() as u32;
-        to.name = [0; BW_NAME_BYTES];
+        let to = to.write(bw_dir_entry {
+            ino: entry.ino,
+            kind: kind_of(kind),
+            name_bytes: name.len() as u32,
+            name: [0; BW_NAME_BYTES],
+        });
         for (to, from) in to.name.iter_mut().zip(name) {
             *to = *from as c_char;
         }
@@ -77,6 +88,9 @@ pub extern "C" fn bw_dir_next(
 
 /// Closes the directory.
 #[unsafe(no_mangle)]
-pub extern "C" fn bw_dir_close(dir: bw_dir, error: Option<&mut bw_error>) -> bw_status {
+pub extern "C" fn bw_dir_close(
+    dir: bw_dir,
+    error: Option<&mut MaybeUninit<bw_error>>,
+) -> bw_status {
     call(error, || DIRS.remove(dir.id).map(drop))
 }

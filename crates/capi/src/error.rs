@@ -3,6 +3,7 @@
 use blockwright::{Error, ErrorKind};
 use blockwright_ffi::{errno_of, errno_of_sync};
 use std::ffi::c_char;
+use std::mem::MaybeUninit;
 
 /// How a call went. Numbers keep their meaning over versions; new ones are added at the end.
 #[repr(C)]
@@ -242,14 +243,17 @@ pub(crate) fn copy_text(text: &str, to: &mut [c_char]) {
 }
 
 /// Writes how a call went to the caller's structure, and returns the code.
-pub(crate) fn finish(result: Result<()>, error: Option<&mut bw_error>) -> bw_status {
+pub(crate) fn finish(result: Result<()>, error: Option<&mut MaybeUninit<bw_error>>) -> bw_status {
     let (status, errno, message) = match &result {
         Ok(()) => (BW_OK, 0, String::new()),
         Err(fault) => (fault.status(), fault.errno(), fault.message()),
     };
     if let Some(error) = error {
-        error.status = status;
-        error.os_errno = errno;
+        let error = error.write(bw_error {
+            status,
+            os_errno: errno,
+            message: [0; BW_MESSAGE_BYTES],
+        });
         copy_text(&message, &mut error.message);
     }
     status

@@ -6,6 +6,7 @@ use crate::error::{Fault, bw_error, bw_status};
 use crate::handles::{FILES, OpenFile, bw_file, bw_volume};
 use crate::raw::{Input, Output, Text};
 use blockwright::{OpenOptions, SyncMode};
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// For reading.
@@ -34,12 +35,12 @@ pub extern "C" fn bw_file_open(
     path: Text,
     flags: u32,
     mode: u32,
-    file: Option<&mut bw_file>,
-    error: Option<&mut bw_error>,
+    file: Option<&mut MaybeUninit<bw_file>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_open_volume(volume, error, |open| {
         let file = out(file, "file")?;
-        file.id = 0;
+        file.write(bw_file { id: 0 });
         known(flags, ALL_FLAGS, "flags")?;
         let has = |flag: u32| flags & flag != 0;
         let mut options = OpenOptions::new();
@@ -60,10 +61,11 @@ pub extern "C" fn bw_file_open(
         }
         let path = path.path("path")?;
         let opened = open.with(|volume| Ok(options.open(volume, path)?))?;
-        file.id = FILES.insert(OpenFile {
+        let id = FILES.insert(OpenFile {
             file: opened,
             health: Arc::clone(open.health()),
         })?;
+        file.write(bw_file { id });
         Ok(())
     })
 }
@@ -75,13 +77,13 @@ pub extern "C" fn bw_file_read(
     offset: u64,
     mut buffer: Output,
     bytes: usize,
-    done: Option<&mut usize>,
-    error: Option<&mut bw_error>,
+    done: Option<&mut MaybeUninit<usize>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_file(file, error, |open| {
         let done = out(done, "done")?;
-        *done = 0;
-        *done = open.file.read_at(buffer.slice(bytes, "buffer")?, offset)?;
+        done.write(0);
+        done.write(open.file.read_at(buffer.slice(bytes, "buffer")?, offset)?);
         Ok(())
     })
 }
@@ -94,15 +96,15 @@ pub extern "C" fn bw_file_write(
     offset: u64,
     buffer: Input,
     bytes: usize,
-    done: Option<&mut usize>,
-    error: Option<&mut bw_error>,
+    done: Option<&mut MaybeUninit<usize>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_file(file, error, |open| {
         let bytes = buffer.slice(bytes, "buffer")?;
         match done {
             Some(done) => {
-                *done = 0;
-                *done = open.file.write_at(bytes, offset)?;
+                done.write(0);
+                done.write(open.file.write_at(bytes, offset)?);
             }
             None => open.file.write_all_at(bytes, offset)?,
         }
@@ -116,13 +118,13 @@ pub extern "C" fn bw_file_append(
     file: bw_file,
     buffer: Input,
     bytes: usize,
-    offset: Option<&mut u64>,
-    error: Option<&mut bw_error>,
+    offset: Option<&mut MaybeUninit<u64>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_file(file, error, |open| {
         let at = open.file.append(buffer.slice(bytes, "buffer")?)?;
         if let Some(offset) = offset {
-            *offset = at;
+            offset.write(at);
         }
         Ok(())
     })
@@ -132,11 +134,11 @@ pub extern "C" fn bw_file_append(
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_file_stat(
     file: bw_file,
-    stat: Option<&mut bw_stat>,
-    error: Option<&mut bw_error>,
+    stat: Option<&mut MaybeUninit<bw_stat>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_file(file, error, |open| {
-        *out(stat, "stat")? = stat_of(&open.file.metadata()?);
+        out(stat, "stat")?.write(stat_of(&open.file.metadata()?));
         Ok(())
     })
 }
@@ -146,14 +148,17 @@ pub extern "C" fn bw_file_stat(
 pub extern "C" fn bw_file_truncate(
     file: bw_file,
     bytes: u64,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_file(file, error, |open| Ok(open.file.set_len(bytes)?))
 }
 
 /// Makes the file's data and metadata durable (fsync).
 #[unsafe(no_mangle)]
-pub extern "C" fn bw_file_sync(file: bw_file, error: Option<&mut bw_error>) -> bw_status {
+pub extern "C" fn bw_file_sync(
+    file: bw_file,
+    error: Option<&mut MaybeUninit<bw_error>>,
+) -> bw_status {
     on_file(file, error, |open| {
         open.file.sync_all().map_err(Fault::Sync)
     })
@@ -161,7 +166,10 @@ pub extern "C" fn bw_file_sync(file: bw_file, error: Option<&mut bw_error>) -> b
 
 /// Makes the file's data durable, with the metadata that is needed to read it back (fdatasync).
 #[unsafe(no_mangle)]
-pub extern "C" fn bw_file_sync_data(file: bw_file, error: Option<&mut bw_error>) -> bw_status {
+pub extern "C" fn bw_file_sync_data(
+    file: bw_file,
+    error: Option<&mut MaybeUninit<bw_error>>,
+) -> bw_status {
     on_file(file, error, |open| {
         open.file.sync_data().map_err(Fault::Sync)
     })
@@ -173,7 +181,7 @@ pub extern "C" fn bw_file_allocate(
     file: bw_file,
     offset: u64,
     bytes: u64,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_file(file, error, |open| Ok(open.file.allocate(offset, bytes)?))
 }
@@ -184,7 +192,7 @@ pub extern "C" fn bw_file_punch_hole(
     file: bw_file,
     offset: u64,
     bytes: u64,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_file(file, error, |open| {
         Ok(open.file.punch_hole(offset, bytes)?)
@@ -196,11 +204,11 @@ pub extern "C" fn bw_file_punch_hole(
 pub extern "C" fn bw_file_seek_data(
     file: bw_file,
     offset: u64,
-    found: Option<&mut u64>,
-    error: Option<&mut bw_error>,
+    found: Option<&mut MaybeUninit<u64>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_file(file, error, |open| {
-        *out(found, "found")? = open.file.seek_data(offset)?;
+        out(found, "found")?.write(open.file.seek_data(offset)?);
         Ok(())
     })
 }
@@ -210,11 +218,11 @@ pub extern "C" fn bw_file_seek_data(
 pub extern "C" fn bw_file_seek_hole(
     file: bw_file,
     offset: u64,
-    found: Option<&mut u64>,
-    error: Option<&mut bw_error>,
+    found: Option<&mut MaybeUninit<u64>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_file(file, error, |open| {
-        *out(found, "found")? = open.file.seek_hole(offset)?;
+        out(found, "found")?.write(open.file.seek_hole(offset)?);
         Ok(())
     })
 }
@@ -227,12 +235,12 @@ pub extern "C" fn bw_file_copy_range(
     to: bw_file,
     to_offset: u64,
     bytes: u64,
-    done: Option<&mut u64>,
-    error: Option<&mut bw_error>,
+    done: Option<&mut MaybeUninit<u64>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_file(from, error, |open| {
         let done = out(done, "done")?;
-        *done = 0;
+        done.write(0);
         let target = FILES.get(to.id)?;
         target.health.check()?;
         if !Arc::ptr_eq(&open.health, &target.health) {
@@ -240,15 +248,19 @@ pub extern "C" fn bw_file_copy_range(
             let error = blockwright::Error::new(blockwright::ErrorKind::CrossDevice, what);
             return Err(Fault::Library(error));
         }
-        *done = open
-            .file
-            .copy_range(offset, &target.file, to_offset, bytes)?;
+        done.write(
+            open.file
+                .copy_range(offset, &target.file, to_offset, bytes)?,
+        );
         Ok(())
     })
 }
 
 /// Closes the file, without making it durable. Calls of other threads on it are finished by themselves.
 #[unsafe(no_mangle)]
-pub extern "C" fn bw_file_close(file: bw_file, error: Option<&mut bw_error>) -> bw_status {
+pub extern "C" fn bw_file_close(
+    file: bw_file,
+    error: Option<&mut MaybeUninit<bw_error>>,
+) -> bw_status {
     call(error, || FILES.remove(file.id).map(drop))
 }

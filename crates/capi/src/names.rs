@@ -6,6 +6,7 @@ use crate::error::{Fault, bw_error, bw_status};
 use crate::handles::bw_volume;
 use crate::raw::{Output, Text};
 use blockwright::RenameMode;
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 
 /// Makes a directory with these permission bits.
@@ -14,7 +15,7 @@ pub extern "C" fn bw_mkdir(
     volume: bw_volume,
     path: Text,
     mode: u32,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         Ok(volume.create_dir_mode(path.path("path")?, mode & 0o7777)?)
@@ -26,7 +27,7 @@ pub extern "C" fn bw_mkdir(
 pub extern "C" fn bw_mkdir_all(
     volume: bw_volume,
     path: Text,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         Ok(volume.create_dir_all(path.path("path")?)?)
@@ -41,7 +42,7 @@ pub extern "C" fn bw_mknod(
     kind: u32,
     mode: u32,
     rdev: u64,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         Ok(volume.mknod(path.path("path")?, kind_from(kind)?, mode & 0o7777, rdev)?)
@@ -54,7 +55,7 @@ pub extern "C" fn bw_symlink(
     volume: bw_volume,
     target: Text,
     path: Text,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         Ok(volume.symlink(target.path("target")?, path.path("path")?)?)
@@ -68,8 +69,8 @@ pub extern "C" fn bw_readlink(
     path: Text,
     mut buffer: Output,
     room: usize,
-    bytes: Option<&mut usize>,
-    error: Option<&mut bw_error>,
+    bytes: Option<&mut MaybeUninit<usize>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         let target = volume.read_link(path.path("path")?)?;
@@ -85,7 +86,7 @@ pub extern "C" fn bw_link(
     volume: bw_volume,
     original: Text,
     path: Text,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         Ok(volume.hard_link(original.path("original")?, path.path("path")?)?)
@@ -106,7 +107,7 @@ pub extern "C" fn bw_rename(
     from: Text,
     to: Text,
     mode: u32,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         let mode = match mode {
@@ -124,7 +125,7 @@ pub extern "C" fn bw_rename(
 pub extern "C" fn bw_unlink(
     volume: bw_volume,
     path: Text,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         Ok(volume.remove_file(path.path("path")?)?)
@@ -136,7 +137,7 @@ pub extern "C" fn bw_unlink(
 pub extern "C" fn bw_rmdir(
     volume: bw_volume,
     path: Text,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         Ok(volume.remove_dir(path.path("path")?)?)
@@ -148,7 +149,7 @@ pub extern "C" fn bw_rmdir(
 pub extern "C" fn bw_remove_all(
     volume: bw_volume,
     path: Text,
-    error: Option<&mut bw_error>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         Ok(volume.remove_dir_all(path.path("path")?)?)

@@ -1,13 +1,14 @@
 //! Opening volumes.
 
-use crate::call::{call, close_volume, known, out, sized};
+use crate::call::{call, close_volume, known, out};
 use crate::device::{CallbackDevice, bw_device};
 use crate::error::{Fault, Result, bw_error, bw_status};
 use crate::handles::{OpenVolume, VOLUMES, bw_volume};
-use crate::raw::Text;
+use crate::raw::{Text, Versioned, sized};
 use blockwright::VolumeOptions;
 use blockwright_device::SharedDevice;
 use blockwright_ffi::{Window, open_volume};
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// Open for reading only; nothing is written to the device.
@@ -32,6 +33,9 @@ pub struct bw_open_options {
     pub cache_bytes: u64,
 }
 
+// SAFETY: numbers after `struct_size`.
+unsafe impl Versioned for bw_open_options {}
+
 pub(crate) fn window(offset: u64, bytes: u64) -> Window {
     Window {
         offset,
@@ -39,9 +43,9 @@ pub(crate) fn window(offset: u64, bytes: u64) -> Window {
     }
 }
 
-fn options_of(options: Option<&bw_open_options>) -> Result<(VolumeOptions, Window)> {
+fn options_of(options: *const bw_open_options) -> Result<(VolumeOptions, Window)> {
     let mut made = VolumeOptions::new();
-    let Some(o) = sized(options, |o| o.struct_size, "options")? else {
+    let Some(o) = sized(options, "options")? else {
         return Ok((made, Window::default()));
     };
     known(
@@ -66,16 +70,17 @@ fn options_of(options: Option<&bw_open_options>) -> Result<(VolumeOptions, Windo
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_volume_open(
     path: Text,
-    options: Option<&bw_open_options>,
-    volume: Option<&mut bw_volume>,
-    error: Option<&mut bw_error>,
+    options: *const bw_open_options,
+    volume: Option<&mut MaybeUninit<bw_volume>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     call(error, || {
         let volume = out(volume, "volume")?;
-        volume.id = 0;
+        volume.write(bw_volume { id: 0 });
         let (options, window) = options_of(options)?;
         let opened = open_volume(path.path("path")?, window, &options)?;
-        volume.id = VOLUMES.insert(OpenVolume::new(opened))?;
+        let id = VOLUMES.insert(OpenVolume::new(opened))?;
+        volume.write(bw_volume { id });
         Ok(())
     })
 }
@@ -83,14 +88,14 @@ pub extern "C" fn bw_volume_open(
 /// Opens the volume on a device of the program. `options` may be null. Its `offset` and `bytes` must be 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_volume_open_device(
-    device: Option<&bw_device>,
-    options: Option<&bw_open_options>,
-    volume: Option<&mut bw_volume>,
-    error: Option<&mut bw_error>,
+    device: *const bw_device,
+    options: *const bw_open_options,
+    volume: Option<&mut MaybeUninit<bw_volume>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     call(error, || {
         let volume = out(volume, "volume")?;
-        volume.id = 0;
+        volume.write(bw_volume { id: 0 });
         let (mut options, window) = options_of(options)?;
         if window != Window::default() {
             return Err(Fault::Misuse(
@@ -102,7 +107,8 @@ pub extern "C" fn bw_volume_open_device(
             options = options.read_only(true);
         }
         let opened = options.open_device(Arc::new(device) as SharedDevice)?;
-        volume.id = VOLUMES.insert(OpenVolume::new(opened))?;
+        let id = VOLUMES.insert(OpenVolume::new(opened))?;
+        volume.write(bw_volume { id });
         Ok(())
     })
 }
@@ -110,6 +116,9 @@ pub extern "C" fn bw_volume_open_device(
 /// Writes everything, marks the volume clean and closes it, also when that fails. Calls of other threads are finished first. Files and directories that are
 /// still open fail from then on with `BW_STALE`; they have to be closed all the same.
 #[unsafe(no_mangle)]
-pub extern "C" fn bw_volume_close(volume: bw_volume, error: Option<&mut bw_error>) -> bw_status {
+pub extern "C" fn bw_volume_close(
+    volume: bw_volume,
+    error: Option<&mut MaybeUninit<bw_error>>,
+) -> bw_status {
     close_volume(volume, error)
 }

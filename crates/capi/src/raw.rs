@@ -88,6 +88,33 @@ impl Output {
     }
 }
 
+/// A structure that C fills in, and whose first field is its size.
+///
+/// # Safety
+/// The type is `repr(C)`, its first field is a `usize`, and all bit patterns are values of its other fields, but for pointers to functions, which are
+/// those of C.
+pub(crate) unsafe trait Versioned {}
+
+/// The structure at `from`, or `None` for null. The size is read first: a structure of another version may be shorter than `T`, and is refused.
+pub(crate) fn sized<'a, T: Versioned>(from: *const T, name: &'static str) -> Result<Option<&'a T>> {
+    if from.is_null() {
+        return Ok(None);
+    }
+    if !from.is_aligned() {
+        return Err(Fault::Misuse(format!("{name} is not aligned")));
+    }
+    // SAFETY: not null and aligned. C says that it points to a structure that begins with its size, which is the first field of `T`.
+    let said = unsafe { from.cast::<usize>().read() };
+    let is = size_of::<T>();
+    if said != is {
+        let what = format!("{name}.struct_size is {said}, and the structure has {is} bytes");
+        return Err(Fault::Misuse(what));
+    }
+    // SAFETY: as above, and by C's word so many bytes are there, initialised and unchanged until the call returns. The reference is not kept longer:
+    // what outlives the call is copied. All bit patterns are values, by the trait.
+    Ok(Some(unsafe { &*from }))
+}
+
 /// What C wants back in its callbacks. It is never followed here.
 #[repr(transparent)]
 #[derive(Clone, Copy)]

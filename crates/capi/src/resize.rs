@@ -5,6 +5,7 @@ use crate::error::{Fault, Result, bw_error, bw_status};
 use crate::raw::Text;
 use blockwright::reshape::Mode;
 use blockwright_ffi::Target;
+use std::mem::MaybeUninit;
 
 /// As few bytes as the files need; `bytes` is how much stays free.
 pub const BW_RESIZE_MINIMUM: u32 = 1;
@@ -47,8 +48,8 @@ pub extern "C" fn bw_resize(
     path: Text,
     bytes: u64,
     flags: u32,
-    resized: Option<&mut bw_resized>,
-    error: Option<&mut bw_error>,
+    resized: Option<&mut MaybeUninit<bw_resized>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     call(error, || {
         let mode = match flags & BW_RESIZE_DRY_RUN {
@@ -57,12 +58,12 @@ pub extern "C" fn bw_resize(
         };
         let done = blockwright_ffi::resize(path.path("path")?, target(bytes, flags)?, mode)?;
         if let Some(resized) = resized {
-            *resized = bw_resized {
+            resized.write(bw_resized {
                 bytes_before: done.bytes_before(),
                 bytes: done.bytes(),
                 block_bytes: done.block_bytes,
                 reserved: 0,
-            };
+            });
         }
         Ok(())
     })

@@ -4,6 +4,7 @@ use crate::call::{on_volume, out};
 use crate::error::{Fault, bw_error, bw_status};
 use crate::handles::bw_volume;
 use blockwright::Format;
+use std::mem::MaybeUninit;
 
 /// ext4, ext3 or ext2.
 pub const BW_FORMAT_EXT4: u32 = 1;
@@ -38,13 +39,13 @@ pub struct bw_volume_info {
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_volume_stat(
     volume: bw_volume,
-    info: Option<&mut bw_volume_info>,
-    error: Option<&mut bw_error>,
+    info: Option<&mut MaybeUninit<bw_volume_info>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         let info = out(info, "info")?;
         let stat = volume.statfs()?;
-        *info = bw_volume_info {
+        info.write(bw_volume_info {
             format: match volume.format() {
                 Format::Ext4 => BW_FORMAT_EXT4,
                 Format::F2fs => BW_FORMAT_F2FS,
@@ -58,14 +59,17 @@ pub extern "C" fn bw_volume_stat(
             blocks_available: stat.blocks_available,
             inodes: stat.files,
             inodes_free: stat.files_free,
-        };
+        });
         Ok(())
     })
 }
 
 /// Makes everything durable that was done before.
 #[unsafe(no_mangle)]
-pub extern "C" fn bw_volume_sync(volume: bw_volume, error: Option<&mut bw_error>) -> bw_status {
+pub extern "C" fn bw_volume_sync(
+    volume: bw_volume,
+    error: Option<&mut MaybeUninit<bw_error>>,
+) -> bw_status {
     on_volume(volume, error, |volume| volume.sync().map_err(Fault::Sync))
 }
 
@@ -73,13 +77,13 @@ pub extern "C" fn bw_volume_sync(volume: bw_volume, error: Option<&mut bw_error>
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_volume_trim(
     volume: bw_volume,
-    bytes: Option<&mut u64>,
-    error: Option<&mut bw_error>,
+    bytes: Option<&mut MaybeUninit<u64>>,
+    error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     on_volume(volume, error, |volume| {
         let trimmed = volume.trim()?;
         if let Some(bytes) = bytes {
-            *bytes = trimmed;
+            bytes.write(trimmed);
         }
         Ok(())
     })

@@ -101,6 +101,37 @@ static void names(bw_volume v) {
     OK(bw_remove_all(v, "/d", &err));
 }
 
+/* An entry that was removed after it was fetched is not one any more. Without `filetype` its kind must be asked for. */
+static void removed_meanwhile(const char *path, uint32_t format) {
+    bw_make_options make = {.struct_size = sizeof make, .bytes = 64 << 20, .format = format};
+    bw_volume v;
+    bw_dir d;
+    bw_dir_entry entry;
+    char name[32];
+    int seen = 1;
+    if (format == BW_MAKE_EXT4)
+        make.features = "^filetype";
+    OK(bw_make(path, &make, NULL, 0, NULL, &err));
+    OK(bw_volume_open(path, NULL, &v, &err));
+    for (int i = 0; i < 20; i++) {
+        snprintf(name, sizeof name, "/d/%d", i);
+        OK(bw_mkdir_all(v, name, &err));
+    }
+    OK(bw_dir_open(v, "/d", &d, &err));
+    OK(bw_dir_next(d, &entry, &err));
+    for (int i = 0; i < 20; i += 2) {
+        snprintf(name, sizeof name, "/d/%d", i);
+        OK(bw_rmdir(v, name, &err));
+    }
+    while (bw_dir_next(d, &entry, &err) == BW_OK) {
+        seen++;
+        CHECK(entry.kind == BW_TYPE_DIRECTORY);
+    }
+    CHECK(err.status == BW_END && seen >= 10);
+    OK(bw_dir_close(d, &err));
+    OK(bw_volume_close(v, &err));
+}
+
 static void attributes(bw_volume v) {
     bw_stat st;
     bw_time t = {-5, 250000000, 0};
@@ -238,5 +269,7 @@ int main(int argc, char **argv) {
     CHECK(strcmp(bw_status_name(BW_NOT_FOUND), "BW_NOT_FOUND") == 0 && strcmp(bw_status_name(-1), "BW_?") == 0);
     whole(in_dir(argv[1], "c-ext4.img"), BW_MAKE_EXT4, argv[2], argv[3]);
     whole(in_dir(argv[1], "c-f2fs.img"), BW_MAKE_F2FS, argv[2], argv[3]);
+    removed_meanwhile(in_dir(argv[1], "c-removed.img"), BW_MAKE_EXT4);
+    removed_meanwhile(in_dir(argv[1], "c-removed-f2fs.img"), BW_MAKE_F2FS);
     return done("api");
 }

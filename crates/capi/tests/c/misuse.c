@@ -60,6 +60,13 @@ int main(int argc, char **argv) {
     CHECK(bw_volume_sync(null_volume, NULL) == BW_BAD_HANDLE);
 
     /* Structures and flags of another version. */
+    /* Nothing behind the size of a shorter structure is there. */
+    size_t *shorter = malloc(sizeof *shorter);
+    *shorter = sizeof *shorter;
+    memset(&err, 0xff, sizeof err);
+    EXPECT(BW_MISUSE, bw_volume_open(image, (const bw_open_options *)(const void *)shorter, &v, &err));
+    EXPECT(BW_MISUSE, bw_volume_open_device((const bw_device *)(const void *)shorter, NULL, &v, &err));
+    free(shorter);
     options.struct_size = 8;
     EXPECT(BW_MISUSE, bw_volume_open(image, &options, &v, &err));
     options.struct_size = sizeof options;
