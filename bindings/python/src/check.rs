@@ -4,9 +4,7 @@ use crate::build::Teller;
 use crate::error::detached;
 use blockwright::reshape;
 use blockwright_device::OpenMode;
-use blockwright_ffi::{
-    CheckOptions, Mode, Phase, ProgressFn, Target, Window, open_device, outcome_name, severity_name,
-};
+use blockwright_ffi::{CheckOptions, Mode, Phase, ProgressFn, Target, Window, open_device};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -68,14 +66,7 @@ pub(crate) fn check(
     let issues: Vec<_> = report
         .issues
         .iter()
-        .map(|i| {
-            (
-                &i.kind,
-                severity_name(i.severity),
-                outcome_name(i.outcome),
-                &i.text,
-            )
-        })
+        .map(|i| (&i.kind, i.severity.name(), i.outcome.name(), &i.text))
         .collect();
     let all = PyDict::new(py);
     all.set_item("issues", issues)?;
