@@ -1,7 +1,7 @@
 //! What the command line says of a volume's further devices, and whether two paths lead to one file.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Further devices of the volume that this run is about.
 static MORE_DEVICES: OnceLock<Vec<PathBuf>> = OnceLock::new();
@@ -49,11 +49,47 @@ pub fn overlay() -> Option<&'static Path> {
     OVERLAY.get().map(PathBuf::as_path)
 }
 
+/// Which file of the host it is, whatever its name. Two nodes of one block device are one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HostFile {
+    /// The number of its file system, and its own.
+    Inode(u64, u64),
+    /// The number of a block device.
+    BlockDevice(u64),
+}
+
+impl HostFile {
+    /// The file that a path leads to now, if there is one.
+    pub fn of(path: &Path) -> Option<Self> {
+        use std::os::unix::fs::{FileTypeExt, MetadataExt};
+        let meta = std::fs::metadata(path).ok()?;
+        Some(match meta.file_type().is_block_device() {
+            true => HostFile::BlockDevice(meta.rdev()),
+            false => HostFile::Inode(meta.dev(), meta.ino()),
+        })
+    }
+}
+
+/// The files that this run opens as images: also what is below and beside them, as backing files, overlays and journals.
+static INPUTS: Mutex<Vec<HostFile>> = Mutex::new(Vec::new());
+
+/// Notes that a file is opened as an image, or as a part of one. Called before the process is confined, while names can be looked up.
+pub fn note_input(path: &Path) {
+    if let Some(file) = HostFile::of(path) {
+        let mut inputs = INPUTS.lock().unwrap_or_else(PoisonError::into_inner);
+        if !inputs.contains(&file) {
+            inputs.push(file);
+        }
+    }
+}
+
+/// Whether a file is open as an image or as a part of one.
+pub fn is_input(file: HostFile) -> bool {
+    let inputs = INPUTS.lock().unwrap_or_else(PoisonError::into_inner);
+    inputs.contains(&file)
+}
+
 /// Whether two paths of the host lead to one file now.
 pub fn same_inode(a: &Path, b: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    match (std::fs::metadata(a), std::fs::metadata(b)) {
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => false,
-    }
+    HostFile::of(a).is_some_and(|file| HostFile::of(b) == Some(file))
 }

@@ -116,6 +116,105 @@ fn a_shell_for_reading_changes_nothing() {
     assert!(fs::read(&image).unwrap() == before);
 }
 
+/// The image, what lies over and below it, and a further name of it are no places to copy to.
+#[test]
+fn get_does_not_overwrite_what_the_session_reads() {
+    let scratch = Scratch::new();
+    let image = image(&scratch);
+    let before = fs::read(&image).unwrap();
+    let (link, hard) = (scratch.path("a link"), scratch.path("a name"));
+    std::os::unix::fs::symlink(&image, &link).unwrap();
+    fs::hard_link(&image, &hard).unwrap();
+    // Of a tree, too: a file and a symlink of the image's own name are in it.
+    let name = image.file_name().unwrap().to_str().unwrap();
+    done(
+        &image,
+        &["-w"],
+        &format!("mkdir tree links\ncp sub/file 'tree/{name}'\nln -s x 'links/{name}'\n"),
+    );
+    let after = fs::read(&image).unwrap();
+    assert!(before != after);
+    let here = image.parent().unwrap().display();
+    for sandbox in ["auto", "off"] {
+        for line in [
+            format!("get sub/file '{}'", image.display()),
+            format!("get sub/file '{}'", link.display()),
+            format!("get sub/file '{}'", hard.display()),
+            format!("get 'tree/{name}' '{here}'"),
+            format!("get 'links/{name}' '{here}'"),
+            format!("get -a tree/. '{here}'"),
+        ] {
+            for options in [&["-c", &line][..], &["-w", "-c", &line]] {
+                let mut shell = bw(&image, &["shell", "IMAGE", "--sandbox", sandbox]);
+                let out = output(shell.args(options));
+                assert!(!out.status.success(), "{line}");
+                assert!(fs::read(&image).unwrap() == after, "{sandbox}: {line}");
+            }
+        }
+    }
+    let overlay = scratch.path("overlay");
+    let mut mkdir = bw(&image, &["mkdir", "IMAGE:/made", "--overlay"]);
+    ok(mkdir.arg(&overlay));
+    let changes = fs::read(&overlay).unwrap();
+    for target in [&overlay, &image] {
+        let mut shell = bw(&image, &["shell", "IMAGE", "--overlay"]);
+        let line = format!("get sub/file '{}'", target.display());
+        let out = output(shell.arg(&overlay).args(["-c", &line]));
+        assert!(!out.status.success(), "{line}");
+        assert!(fs::read(&overlay).unwrap() == changes, "{line}");
+        assert!(fs::read(&image).unwrap() == after, "{line}");
+    }
+    // Another file of the host is overwritten as before.
+    let other = scratch.path("other");
+    fs::write(&other, "longer than the contents").unwrap();
+    done(
+        &image,
+        &[],
+        &format!("get sub/file '{}'\n", other.display()),
+    );
+    assert_eq!(fs::read(&other).unwrap(), b"contents");
+}
+
+/// A line does not open the image in another way than the session, nor makes files of the host beside what `get` names.
+#[test]
+fn lines_do_not_decide_what_the_session_has_decided() {
+    let scratch = Scratch::new();
+    let image = image(&scratch);
+    let before = fs::read(&image).unwrap();
+    let there = || {
+        let names = fs::read_dir(scratch.path("")).unwrap();
+        let mut names: Vec<_> = names.map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let names = there();
+    for line in [
+        "ls --overlay=o",
+        "ls --overlay o",
+        "ls --journal=o",
+        "ls --device o",
+        "ls --sandbox=off",
+        "ls --allow-backing",
+        "touch --overlay=o /x",
+        "mkdir -m --overlay=o /x",
+        "info --map=o.html",
+        "info --map o.html",
+        "df --overlay=o",
+        "get --local=from /sub/file o",
+        "put --local=to tree /x",
+        "edit --overlay=o /x",
+    ] {
+        for options in [&["-c", line][..], &["-w", "-c", line]] {
+            let mut shell = bw(&image, &["shell", "IMAGE"]);
+            shell.current_dir(scratch.path("")).env("EDITOR", "true");
+            let out = output(shell.args(options));
+            assert!(!out.status.success(), "{line}");
+            assert_eq!(there(), names, "{line}");
+            assert!(fs::read(&image).unwrap() == before, "{line}");
+        }
+    }
+}
+
 #[test]
 fn failures_have_a_line_and_a_status() {
     let scratch = Scratch::new();

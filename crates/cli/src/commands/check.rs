@@ -72,7 +72,7 @@ fn run(args: &CheckArgs) -> Result<()> {
     };
     let place = args.image.display();
     if let Some(map) = &args.map {
-        page_name(map, &args.image)?;
+        page_name(map)?;
     }
     let open = OpenMode {
         read_only: mode == Mode::ReadOnly,

@@ -346,6 +346,9 @@ impl Copier {
         {
             return Err(Failure::new(format_args!("{to} is the same file")).at(from));
         }
+        if let Some(file) = there.as_ref().and_then(Meta::host_file) {
+            crate::wall::spare_input(file, "copy").at(to)?;
+        }
         if there
             .as_ref()
             .is_some_and(|there| there.kind == FileKind::Directory)

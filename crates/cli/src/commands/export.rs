@@ -3,7 +3,6 @@
 use crate::args::ExportArgs;
 use crate::failure::{self, At, Failure, Result};
 use crate::operand::Inside;
-use crate::wall::same_file;
 use blockwright::Volume;
 use blockwright::export::{Compression, Packer, export_tar_past_errors};
 use std::ffi::OsStr;
@@ -37,10 +36,8 @@ pub fn export(args: &ExportArgs) -> Result<()> {
             std::io::stdout().lock(),
             Compression::None,
         ),
-        Some(path) if same_file(path, &crate::wall::file_of(&operand.image)) => {
-            Err(Failure::usage("the image is not overwritten by its own export").at(path.display()))
-        }
-        Some(path) => to_file(&volume, &operand, path),
+        Some(path) => crate::wall::spare_inputs(path, "export")
+            .and_then(|()| to_file(&volume, &operand, path)),
     };
     result.and(volume.close().at(operand.image.display()))
 }

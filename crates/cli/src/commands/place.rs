@@ -3,6 +3,7 @@
 //! Not responsible for: the rules of copying (`copy`).
 
 use crate::commands::streams::{Reader, Writer};
+use crate::devices::HostFile;
 use crate::failure::{At, Failure, Result};
 use crate::image::{Image, join};
 use blockwright_vfs::{
@@ -71,6 +72,17 @@ pub struct FileId {
     /// The host's device number, or an identity of an open image.
     volume: (bool, u64),
     ino: u64,
+}
+
+impl Meta {
+    /// Which file of the host it is, if it is one.
+    pub fn host_file(&self) -> Option<HostFile> {
+        let (on_host, volume) = self.id.volume;
+        on_host.then_some(match self.kind {
+            FileKind::BlockDevice => HostFile::BlockDevice(self.rdev),
+            _ => HostFile::Inode(volume, self.id.ino),
+        })
+    }
 }
 
 /// What is copied of an inode besides its contents.

@@ -5,6 +5,7 @@
 //! read afterwards.
 
 use super::Device;
+use crate::devices::note_input;
 use blockwright_device::{DevOffset, DeviceError, DeviceErrorKind, Held, OpenMode, SharedDevice};
 use blockwright_disk::{Disk, Error, Place, Selector, container, overlay};
 use std::path::{Path, PathBuf};
@@ -74,6 +75,7 @@ impl Disks {
     /// As [`overlay::hold`].
     pub(super) fn hold_overlay(&mut self, path: &Path, mode: OpenMode) -> Result<(), DeviceError> {
         let held = overlay::hold(path, mode)?;
+        note_input(path);
         if let Some(over) = &mut self.over {
             over.held = Some(held);
         }
@@ -103,6 +105,7 @@ impl Disks {
     /// Takes a path apart, for later calls, which then look at no path.
     pub(super) fn remember(&mut self, path: &Path) -> Place {
         let place = self.place(path);
+        note_input(&place.file);
         if !self.places.iter().any(|(seen, _)| seen == path) {
             self.places.push((path.to_owned(), place.clone()));
         }
@@ -124,6 +127,12 @@ impl Disks {
         place: &Place,
         mode: OpenMode,
     ) -> Result<SharedDevice, DeviceError> {
+        note_input(&place.file);
+        for (.., path) in container::chain(&place.file, allow_backing()) {
+            if let Ok(path) = path {
+                note_input(&path);
+            }
+        }
         let writable = |disk: &Disk| mode.read_only || !disk.device().geometry().read_only;
         let known = self
             .open
@@ -135,6 +144,7 @@ impl Disks {
                 Some(path) => {
                     self.claim_overlay(&place.file)?;
                     let disk = Disk::open_over(&place.file, mode, allow_backing(), path)?;
+                    note_input(path);
                     // A second one would be refused the overlay's lock.
                     self.keep(&place.file, &disk);
                     disk
@@ -163,6 +173,7 @@ impl Disks {
         let paths = chain
             .iter()
             .filter_map(|(.., path)| path.clone().ok())
+            .inspect(|path| note_input(path))
             .collect();
         self.backing.extend(chain);
         paths

@@ -129,7 +129,7 @@ pub fn before(command: &Command) -> Result<()> {
                 ..OpenMode::read_only()
             };
             hold(&args.of.image, mode);
-            hold_map(args.map.as_deref(), &args.of.image)?;
+            hold_map(args.map.as_deref())?;
             raise(Plan::default())
         }
         Command::Check(args) => {
@@ -139,7 +139,7 @@ pub fn before(command: &Command) -> Result<()> {
             };
             hold(&args.image, mode);
             hold_more(mode);
-            hold_map(args.map.as_deref(), &args.image)?;
+            hold_map(args.map.as_deref())?;
             raise(Plan::default())
         }
         Command::Cp(args) => copying(args),
@@ -264,8 +264,8 @@ fn export(args: &ExportArgs) -> Result<()> {
         .output
         .as_deref()
         .filter(|path| *path != Path::new("-"))
-        && !same_file(path, &Place::of(&image).file)
     {
+        spare_inputs(path, "export")?;
         hold_output(path)?;
     }
     raise(Plan::default())
@@ -275,19 +275,41 @@ fn export(args: &ExportArgs) -> Result<()> {
 fn mapping(args: &MapArgs) -> Result<()> {
     hold(&args.image, OpenMode::read_only());
     hold_more(OpenMode::read_only());
-    hold_map(args.output.as_deref(), &args.image)?;
+    hold_map(args.output.as_deref())?;
     raise(Plan::default())
 }
 
-/// Makes the file of a map, unless that is the image.
-fn hold_map(path: Option<&Path>, image: &Path) -> Result<()> {
+/// Makes the file of a map.
+fn hold_map(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
-    // Behind the wall, names cannot be compared any more.
-    if same_file(path, &Place::of(image).file) {
-        let what = "the image is not overwritten by its own map";
-        return Err(Failure::usage(what).at(path.display()));
-    }
+    spare_inputs(path, "map")?;
     hold_output(path)
+}
+
+/// Refuses a file that the command opens as an image, or as a part of one, as the place of what it makes. `made`: its own export, map, copy.
+///
+/// Called after the images were held or opened. Outputs are compared with them by inode, so a further name of one is found, too.
+///
+/// # Errors
+/// With the path named.
+pub fn spare_inputs(path: &Path, made: &str) -> Result<()> {
+    match crate::devices::HostFile::of(path) {
+        Some(file) => spare_input(file, made).at(path.display()),
+        None => Ok(()),
+    }
+}
+
+/// As [`spare_inputs`], of a file that was found.
+///
+/// # Errors
+/// When it is one.
+pub fn spare_input(file: crate::devices::HostFile, made: &str) -> Result<()> {
+    match crate::devices::is_input(file) {
+        true => Err(Failure::usage(format_args!(
+            "the image is not overwritten by its own {made}"
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// `cp`: the image that is written to first, because one that is read as well must not be locked for reading only.

@@ -333,7 +333,7 @@ pub fn missing(device_bytes: u64, blocks: u64, block_bytes: u32) -> Option<Strin
 /// everything known was printed.
 pub fn info(args: &InfoArgs) -> Result<()> {
     if let Some(path) = &args.map {
-        page_name(path, &args.of.image)?;
+        page_name(path)?;
     }
     let told = show(&args.of);
     match (&args.map, &told) {

@@ -87,9 +87,6 @@ fn picture_of(path: &Path) -> Result<Picture> {
 /// When nothing can be said about the volume, or the output cannot be written. Damage is no error.
 pub fn map(args: &MapArgs) -> Result<()> {
     let picture = args.output.as_deref().map(picture_of).transpose()?;
-    if let Some(path) = &args.output {
-        not_the_image(path, &args.image)?;
-    }
     let quiet = args.json;
     let (format, usage) = survey(&args.image, quiet)?;
     let image = args.image.display().to_string();
@@ -214,21 +211,11 @@ impl<'a> Companion<'a> {
 ///
 /// # Errors
 /// Another name.
-pub fn page_name(path: &Path, image: &Path) -> Result<()> {
+pub fn page_name(path: &Path) -> Result<()> {
     match picture_of(path) {
-        Ok(Picture::Html) => {}
-        _ => return Err(Failure::usage("the map's name must end in .html").at(path.display())),
+        Ok(Picture::Html) => Ok(()),
+        _ => Err(Failure::usage("the map's name must end in .html").at(path.display())),
     }
-    not_the_image(path, image)
-}
-
-/// Refuses the image's file as the place of its map, also without a wall.
-fn not_the_image(path: &Path, image: &Path) -> Result<()> {
-    if crate::wall::same_file(path, &crate::wall::file_of(image)) {
-        let what = "the image is not overwritten by its own map";
-        return Err(Failure::usage(what).at(path.display()));
-    }
-    Ok(())
 }
 
 fn about(usage: &Usage<Told>, format: &str) -> String {
@@ -289,6 +276,8 @@ fn draw(
     path: &Path,
     picture: Picture,
 ) -> Result<()> {
+    // Also without a wall, which looks at it before.
+    crate::wall::spare_inputs(path, "map")?;
     let about = about(usage, format);
     let drawing = || squares::picture(usage, &format!("{image}: {about}"), WIDTH).draw();
     let bytes = match picture {

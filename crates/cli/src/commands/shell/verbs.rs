@@ -104,7 +104,32 @@ pub enum Part {
     Image,
 }
 
+/// What a session decides when it starts, for all of its lines: what the image is, what lies over and beside it, and what guards the process that
+/// reads it.
+const OF_THE_SESSION: &[&str] = &[
+    "--device",
+    "--journal",
+    "--overlay",
+    "--allow-backing",
+    "--sandbox",
+];
+
 impl Verb {
+    /// Refuses an option that the session, or the verb itself, has decided. A line with `--overlay` would make a file of the host, and one
+    /// with `--local` would take an operand for something else.
+    fn refuse_decided(&self, option: &str) -> Result<(), String> {
+        let name = option.split('=').next().unwrap_or(option);
+        if OF_THE_SESSION.contains(&name) {
+            return Err(format!("{name} is given when the shell is started"));
+        }
+        let own =
+            |decided: &&str| decided.starts_with("--") && decided.split('=').next() == Some(name);
+        if self.command.iter().any(own) {
+            return Err(format!("{} sets {name} itself", self.name));
+        }
+        Ok(())
+    }
+
     /// What each word is.
     ///
     /// # Errors
@@ -121,6 +146,7 @@ impl Verb {
             } else if self.name == "chmod" && rest.is_empty() && removes(text) {
                 rest.push(word.clone());
             } else if text.len() > 1 && text.starts_with('-') && self.shape != Shape::Image {
+                self.refuse_decided(text)?;
                 symbolic |= text == "--symbolic" || !text.starts_with("--") && text.contains('s');
                 parts.push(Part::Text(long(self.name, text)));
                 if self.valued.contains(&text) {
@@ -223,6 +249,20 @@ mod tests {
         Ok(verb.parts(&words[1..])?.into_iter().map(show).collect())
     }
 
+    /// A global option is the session's, unless it only reports more.
+    #[test]
+    fn no_global_option_is_forgotten() {
+        use clap::CommandFactory;
+        let program = crate::args::Cli::command();
+        let global = program.get_arguments().filter(|a| a.is_global_set());
+        let mut names: Vec<_> = global.filter_map(|a| a.get_long()).collect();
+        names.retain(|name| *name != "verbose");
+        assert!(!names.is_empty());
+        for name in names {
+            assert!(OF_THE_SESSION.contains(&&*format!("--{name}")), "{name}");
+        }
+    }
+
     #[test]
     fn words_are_what_the_command_says() {
         for (line, expected) in [
@@ -257,6 +297,14 @@ mod tests {
             "get a ''",
             "df x",
             "mkdir a -m",
+            "ls --overlay=o",
+            "ls --overlay o",
+            "ls --journal=j",
+            "cat --device=d a",
+            "ls --sandbox=off",
+            "ls --allow-backing",
+            "get --local=from a",
+            "put --local to l /d",
         ] {
             assert!(parts(line).is_err(), "{line}");
         }
