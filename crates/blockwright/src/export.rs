@@ -12,6 +12,7 @@ use blockwright_vfs::{Handle, InodeRef, OpenFlags, Timestamp, acl};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ pub fn export_tar(
     path: impl AsRef<Path>,
     writer: impl Write,
 ) -> Result<ExportReport> {
-    export(volume, path.as_ref(), writer, None)
+    export(volume, path.as_ref(), writer, None, None)
 }
 
 /// As [`export_tar`], but continues past everything that cannot be read from a damaged volume, and
@@ -77,14 +78,48 @@ pub fn export_tar_past_errors(
     writer: impl Write,
     failed: &mut dyn FnMut(&Error),
 ) -> Result<ExportReport> {
-    export(volume, path.as_ref(), writer, Some(failed))
+    export(volume, path.as_ref(), writer, Some(failed), None)
 }
+
+/// As [`export_tar_past_errors`], and calls `progress` with what was written so far, at least once a MiB. It stops when that breaks.
+///
+/// ```
+/// # use std::ops::ControlFlow;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let image = dir.path().join("disk.img");
+/// let volume = blockwright::Volume::create(&image, 16 << 20)?;
+/// let mut seen = 0;
+/// let report = blockwright::export::export_tar_watched(&volume, "/", std::io::sink(), &mut |_| (), &mut |so_far| {
+///     seen = so_far.bytes;
+///     ControlFlow::Continue(())
+/// })?;
+/// assert_eq!(report.bytes, seen);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`export_tar_past_errors`]; `Interrupted` when `progress` breaks. The archive is incomplete then.
+pub fn export_tar_watched(
+    volume: &Volume,
+    path: impl AsRef<Path>,
+    writer: impl Write,
+    failed: &mut dyn FnMut(&Error),
+    progress: &mut dyn FnMut(&ExportReport) -> ControlFlow<()>,
+) -> Result<ExportReport> {
+    export(volume, path.as_ref(), writer, Some(failed), Some(progress))
+}
+
+/// Called with what was written so far.
+type ProgressFn<'v> = &'v mut dyn FnMut(&ExportReport) -> ControlFlow<()>;
 
 fn export<'v, W: Write>(
     volume: &'v Volume,
     root: &Path,
     writer: W,
     failed: Option<&'v mut dyn FnMut(&Error)>,
+    progress: Option<ProgressFn<'v>>,
 ) -> Result<ExportReport> {
     let root = root.as_os_str().as_bytes();
     let mut walk = ReadAheadWalk::new(volume.vfs(), volume.cred(), root)?;
@@ -96,6 +131,7 @@ fn export<'v, W: Write>(
         buf: vec![0; CHUNK],
         path: Vec::new(),
         failed,
+        progress,
     };
     while let Some(step) = walk.step() {
         match step {
@@ -137,6 +173,7 @@ struct Export<'v, W> {
     path: Vec<u8>,
     /// Called for everything that cannot be read; without it that ends the export.
     failed: Option<&'v mut dyn FnMut(&Error)>,
+    progress: Option<ProgressFn<'v>>,
 }
 
 /// A ustar header and the PAX records for what does not fit it.
@@ -242,7 +279,13 @@ impl<W: Write> Export<'_, W> {
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write_all(bytes)?;
         self.report.bytes += bytes.len() as u64;
-        Ok(())
+        let told = self.progress.as_mut();
+        match told.map(|progress| progress(&self.report)) {
+            Some(ControlFlow::Break(())) => {
+                Err(Error::new(ErrorKind::Interrupted, "the export was stopped"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn zeroes(&mut self, bytes: u64) -> Result<()> {

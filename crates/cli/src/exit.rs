@@ -6,6 +6,8 @@ pub const SUCCESS: u8 = 0;
 pub const FAILURE: u8 = 1;
 /// The arguments are invalid.
 pub const USAGE: u8 = 2;
+/// A signal interrupted the command: the code that a shell shows for a death by SIGINT.
+pub const INTERRUPTED: u8 = 130;
 /// The reader of our output has gone: the code that a shell shows for a death by SIGPIPE.
 pub const BROKEN_PIPE: u8 = 141;
 

@@ -40,6 +40,19 @@ impl Failure {
         }
     }
 
+    /// A signal ends the command. What it leaves was said.
+    pub fn interrupted() -> Self {
+        Failure {
+            hopeless: true,
+            ..Failure::said(exit::INTERRUPTED)
+        }
+    }
+
+    /// Whether a signal ends the command.
+    pub fn is_interrupted(&self) -> bool {
+        self.hopeless && self.silent
+    }
+
     /// Everything was said already.
     pub fn said(code: u8) -> Self {
         Failure {
@@ -275,5 +288,8 @@ pub fn warn(what: impl fmt::Display) {
             .collect::<Vec<_>>()
             .join("\n");
     }
-    let _ = writeln!(io::stderr().lock(), "blockwright: {text}");
+    // A bar is drawn again below the message.
+    crate::commands::progress::aside(|| {
+        let _ = writeln!(io::stderr().lock(), "blockwright: {text}");
+    });
 }

@@ -6,7 +6,7 @@
 use crate::devices::{journal, more_devices};
 use crate::failure::{At, Failure, Result};
 use crate::operand::Inside;
-use blockwright::walk::{ReadAheadWalk, Walker};
+use blockwright::walk::{ReadAheadWalk, WalkStep, Walker};
 use blockwright::{Volume, VolumeOptions};
 use blockwright_vfs::{Attr, Cred, FileKind, Handle, Ino, InodeRef, OpenFlags, Vfs};
 use std::cell::RefCell;
@@ -242,6 +242,23 @@ impl Drop for Image {
             crate::failure::print(&e);
         }
     }
+}
+
+/// About how many bytes the data of a file have, or of all files at and below a directory: to show how far a command is.
+pub fn data_bytes(vfs: &Arc<Vfs>, cred: &Cred, start: InodeRef, path: &[u8]) -> u64 {
+    let mut walk = Walker::from_inode(vfs, cred, start, path);
+    let mut bytes = 0u64;
+    while let Some(step) = walk.step() {
+        if let WalkStep::Found(node) = step {
+            let attr = vfs.stat(&node.inode);
+            if attr.kind == FileKind::Regular {
+                // Holes are not copied.
+                let stored = attr.blocks512.saturating_mul(512);
+                bytes = bytes.saturating_add(attr.size.min(stored));
+            }
+        }
+    }
+    bytes
 }
 
 /// A path one level down.

@@ -5,7 +5,7 @@
 //! - `wall`: opens the files that the arguments name, then confines the process before it reads an image.
 //! - `image`, `image_file`, `devices`: images that commands work on. `output`, `text`: results, made safe to print.
 //! - `commands`: one module for each command, or for a few that share code.
-//! - `failure`, `exit`: errors, and the exit codes that they become. `daemonize`, `server_log`: servers of mounts.
+//! - `interrupt`: what a signal leaves behind. `failure`, `exit`: errors, and the exit codes that they become. `daemonize`, `server_log`: servers of mounts.
 //!
 //! # Reports
 //! Results go to standard output, errors to standard error as `blockwright: place: what`. The exit code (`exit`) says whether all went well.
@@ -27,6 +27,7 @@ mod exit;
 mod failure;
 mod image;
 mod image_file;
+mod interrupt;
 mod mount_options;
 mod operand;
 mod output;

@@ -52,10 +52,10 @@ pub fn convert(
             let file = HostDevice::create_with(path, qcow2::file_bytes(&options), mode)?;
             into_qcow2(disk, file, &options, progress)
         }
-        Format::Simg => into_stream(new_file(path)?, |out| simg::write(disk, out)),
+        Format::Simg => into_stream(new_file(path)?, |out| simg::write(disk, out, progress)),
         Format::Vhd => {
             vhd::check_size(bytes)?;
-            into_stream(new_file(path)?, |out| vhd::write(disk, out))
+            into_stream(new_file(path)?, |out| vhd::write(disk, out, progress))
         }
         Format::VhdFixed => {
             vhd::check_size(bytes)?;

@@ -165,11 +165,15 @@ fn kind_of(block: &[u8]) -> Kind {
     }
 }
 
-/// Writes the disk as an Android sparse image.
+/// Writes the disk as an Android sparse image. `progress` gets the position in bytes of the disk.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for disks of 16 TiB and more; [`Error::Device`]; the output's.
-pub(crate) fn write(disk: &SharedDevice, out: &mut (impl Write + Seek)) -> std::io::Result<()> {
+pub(crate) fn write(
+    disk: &SharedDevice,
+    out: &mut (impl Write + Seek),
+    progress: &dyn Fn(u64),
+) -> std::io::Result<()> {
     let bytes = disk.geometry().bytes;
     let blocks = bytes.div_ceil(BLOCK);
     let blocks = u32::try_from(blocks).map_err(|_| {
@@ -225,6 +229,7 @@ pub(crate) fn write(disk: &SharedDevice, out: &mut (impl Write + Seek)) -> std::
                 run += count as u64;
             }
         }
+        progress(at.min(bytes));
     }
     finish(out, &mut head, same, run)?;
     let mut header = [0u8; HEADER_BYTES];

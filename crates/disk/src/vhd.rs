@@ -204,11 +204,15 @@ fn footer(bytes: u64, kind: u32, header_at: u64) -> [u8; FOOTER_BYTES] {
     footer
 }
 
-/// Writes the disk as a dynamic VHD; [`check_size`] was asked.
+/// Writes the disk as a dynamic VHD; [`check_size`] was asked. `progress` gets the position in bytes of the disk.
 ///
 /// # Errors
 /// The disk's and the output's.
-pub(crate) fn write(disk: &SharedDevice, out: &mut (impl Write + Seek)) -> std::io::Result<()> {
+pub(crate) fn write(
+    disk: &SharedDevice,
+    out: &mut (impl Write + Seek),
+    progress: &dyn Fn(u64),
+) -> std::io::Result<()> {
     let bytes = disk.geometry().bytes;
     let blocks = bytes.div_ceil(BLOCK);
     let footer = footer(bytes, 3, 512);
@@ -242,6 +246,7 @@ pub(crate) fn write(disk: &SharedDevice, out: &mut (impl Write + Seek)) -> std::
         out.write_all(&found)?;
         out.write_all(&vec![0; (BLOCK - len) as usize])?;
         sector += 1 + BLOCK / 512;
+        progress(at + len);
     }
     out.write_all(&footer)?;
     out.seek(SeekFrom::Start(0))?;

@@ -87,8 +87,12 @@ fn opened(args: &StoreArgs) -> Result<(Index, Box<dyn Source>)> {
 fn run_extract(args: &ChunkExtractArgs) -> Result<()> {
     crate::image_file::refuse_among_devices(&args.output)?;
     let (index, source) = opened(&args.from)?;
+    let made = crate::interrupt::remove_new_output(&args.output)?;
     let bar = Bar::new(index.bytes(), args.from.quiet);
     let done = extract(&index, &*source, &args.output, &|at| bar.set(at));
+    if let Some(made) = made {
+        made.store(true, std::sync::atomic::Ordering::Release);
+    }
     bar.finish();
     done.map_err(Failure::new)
 }

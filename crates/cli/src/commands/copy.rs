@@ -8,10 +8,12 @@ use crate::args::CpArgs;
 use crate::commands::edit::umask;
 use crate::commands::mode::Owner;
 use crate::commands::place::{FileId, FilePlace, LinkTarget, Meta};
+use crate::commands::progress::Bar;
 use crate::commands::streams::{Reader, Writer};
 use crate::commands::trees::{Source, Step, Target};
-use crate::failure::{At, Failure, Result, Tally};
-use crate::image::{Access, Image, Images, last_name};
+use crate::failure::{At, Failure, Result, Tally, warn};
+use crate::image::{Access, Image, Images, data_bytes, last_name};
+use crate::interrupt::Interrupts;
 use crate::operand::Operand;
 use crate::output::Out;
 use blockwright::device::IoSlice;
@@ -50,6 +52,8 @@ struct Copier {
     made_links: HashSet<FileId>,
     buffer: Vec<u8>,
     tally: Tally,
+    bar: Bar,
+    interrupts: Interrupts,
 }
 
 /// Runs `cp`.
@@ -83,6 +87,13 @@ pub fn cp(args: &CpArgs) -> Result<()> {
         made_links: HashSet::new(),
         buffer: vec![0; BUFFER_BYTES],
         tally: Tally::default(),
+        // The names would be written between two drawings of the bar.
+        bar: Bar::new(0, args.verbose),
+        // A stream may never come to its end: a signal ends such a copy at once.
+        interrupts: match operands.contains(&Operand::Stdio) {
+            true => Interrupts::default(),
+            false => Interrupts::note()?,
+        },
     };
     // The image that is written to is opened first: one that is read as well must not be locked for
     // reading only.
@@ -98,11 +109,24 @@ pub fn cp(args: &CpArgs) -> Result<()> {
     };
     for source in sources {
         let result = copier.operand(&mut images, source, target.as_ref(), sources.len() > 1);
-        copier.tally.note(result)?;
+        let noted = copier.tally.note(result);
+        if noted.is_err() {
+            // What was copied is made durable. Another signal ends that.
+            copier.interrupts.pause();
+        }
+        noted?;
     }
     let Copier {
-        tally, links, out, ..
+        tally,
+        links,
+        out,
+        bar,
+        interrupts,
+        ..
     } = copier;
+    // All is copied. A signal ends the process now as a crash would: the volume is whole.
+    interrupts.pause();
+    bar.finish();
     drop((links, target));
     if let Some(out) = out {
         out.finish()?;
@@ -121,6 +145,39 @@ fn name_of(source: &Operand) -> &[u8] {
     match last_name(path) {
         b"." | b".." => b"",
         name => name,
+    }
+}
+
+/// About how many bytes are copied of a file, or of all below a directory.
+fn bytes_of(from: &FilePlace, meta: &Meta) -> u64 {
+    if meta.kind == FileKind::Regular {
+        return meta.size;
+    }
+    let FilePlace::Inside(image, _) = from else {
+        let Ok(mut source) = Source::new(from, None, from) else {
+            return 0;
+        };
+        let mut bytes = 0u64;
+        while let Some(step) = source.step() {
+            if let Step::Found(_, meta) = step
+                && meta.kind == FileKind::Regular
+            {
+                bytes = bytes.saturating_add(meta.size);
+            }
+        }
+        return bytes;
+    };
+    match from.inside_dir() {
+        Ok(Some((_, dir))) => data_bytes(image.vfs(), image.cred(), dir, from.path()),
+        _ => 0,
+    }
+}
+
+/// Leaves no part of a file that looks like all of it, or says so.
+fn tell_interrupted(to: &FilePlace, is_new: bool) {
+    match is_new.then(|| to.remove()) {
+        Some(Ok(())) => warn(format_args!("{to}: interrupted; it was removed")),
+        Some(Err(_)) | None => warn(format_args!("{to}: interrupted; it is incomplete")),
     }
 }
 
@@ -182,6 +239,9 @@ impl Copier {
                 "a directory cannot be copied into itself ({to})"
             ))
             .at(&from));
+        }
+        if self.bar.is_shown() {
+            self.bar.expect(bytes_of(&from, &meta));
         }
         if meta.kind == FileKind::Directory {
             return self.tree(&from, &to);
@@ -269,6 +329,7 @@ impl Copier {
         // Of the directories on the way: what they keep of their sources, and whether they are new.
         let mut open: Vec<(Box<Meta>, bool)> = Vec::new();
         while let Some(step) = source.step() {
+            self.interrupts.check()?;
             match step {
                 Step::Found(from, meta) if meta.kind == FileKind::Directory => {
                     let entered = target.place(source.name()).and_then(|to| {
@@ -372,7 +433,13 @@ impl Copier {
         }
         let as_node = self.recursive || meta.kind == FileKind::Symlink;
         match meta.kind {
-            FileKind::Regular => self.regular(from, meta, to, ahead)?,
+            FileKind::Regular => {
+                let copied = self.regular(from, meta, to, ahead);
+                if copied.as_ref().is_err_and(Failure::is_interrupted) {
+                    tell_interrupted(to, there.is_none());
+                }
+                copied?;
+            }
             FileKind::Symlink => {
                 // Read before what is there is removed.
                 let target = from.target()?;
@@ -394,7 +461,11 @@ impl Copier {
                 // cp(1) reads what comes out of a device or a pipe.
                 Ok(Reader::Host(mut file)) => {
                     let writer = to.writer(meta.perm & 0o777 & !self.umask, self.force)?;
+                    let noted = self.interrupts.pause();
                     self.stream(&mut file, &writer, from, to)?;
+                    if noted {
+                        self.interrupts.resume()?;
+                    }
                 }
                 Ok(Reader::Inside(_)) | Err(_) if matches!(from, FilePlace::Inside(..)) => {
                     return Err(Failure::new("a special file is copied with -r only").at(from));
@@ -455,7 +526,12 @@ impl Copier {
             meta.perm & 0o777 & !self.umask
         };
         let writer = to.writer(perm, self.force)?;
-        if reader.copy_inside(&writer, meta.size).at(to)? {
+        let (bar, interrupts) = (&self.bar, &self.interrupts);
+        let mut step = |bytes| {
+            bar.add(bytes);
+            interrupts.check()
+        };
+        if reader.copy_inside(&writer, meta.size, &mut step).at(to)? {
             return Ok(());
         }
         let mut at = 0;
@@ -477,9 +553,11 @@ impl Copier {
             };
             at = range.start;
             while at < range.end {
+                self.interrupts.check()?;
                 if let Some(slices) = ahead(at) {
                     for slice in slices {
                         writer.write_at(&slice, at).at(to)?;
+                        self.bar.add(slice.len() as u64);
                         at += slice.len() as u64;
                     }
                     written = at;
@@ -502,6 +580,7 @@ impl Copier {
                     Err(e) => return Err(e.at(from)),
                 };
                 writer.write_at(&self.buffer[..read], at).at(to)?;
+                self.bar.add(read as u64);
                 at += read as u64;
                 written = at;
             }
@@ -572,7 +651,7 @@ impl Copier {
                     Failure::new("is a directory (export writes one to standard output)").at(from),
                 );
             }
-            Some(_) => {}
+            Some(meta) => self.bar.expect(meta.size),
         }
         let reader = from.reader()?;
         let mut out = std::io::stdout().lock();
@@ -583,6 +662,7 @@ impl Copier {
                 break;
             }
             out.write_all(&self.buffer[..read])?;
+            self.bar.add(read as u64);
             at += read as u64;
         }
         out.flush()?;

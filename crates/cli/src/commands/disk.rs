@@ -216,8 +216,12 @@ fn extract(args: &ExtractArgs) -> Result<()> {
 fn convert(image: &Path, output: &Path, format: container::Format, quiet: bool) -> Result<()> {
     crate::image_file::refuse_among_devices(output)?;
     let device = crate::wall::device(image, OpenMode::read_only()).at(image.display())?;
+    let made = crate::interrupt::remove_new_output(output)?;
     let bar = Bar::new(device.geometry().bytes, quiet);
     let done = blockwright_disk::convert(&device, output, format, &|at| bar.set(at));
+    if let Some(made) = made {
+        made.store(true, std::sync::atomic::Ordering::Release);
+    }
     bar.finish();
     done.map_err(|e| Failure::from(DeviceError::from(e)).at(output.display()))
 }

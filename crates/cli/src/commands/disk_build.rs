@@ -1,11 +1,10 @@
 //! `disk create` and `disk add`: disks with partitions from directories, archives and images.
 
-use super::mkfs::{
-    Counts, progress_bar, remove_when_interrupted, show, source_date_epoch, uuid_text,
-};
+use super::mkfs::{Counts, progress_bar, show, source_date_epoch, uuid_text};
 use crate::args::{AddArgs, CreateArgs, DiskFormat, PartSize, PartSpec, PartType};
 use crate::failure::{At, Failure, Result};
 use crate::image_file::refuse_among_devices;
+use crate::interrupt::remove_output;
 use crate::output::{Out, Table, human};
 use crate::source::MkfsSource;
 use blockwright::disk::{self, Disk, DiskBuilder, DiskReport, Part, PartReport, Scheme};
@@ -151,7 +150,7 @@ pub fn create(args: &CreateArgs) -> Result<()> {
         builder = builder.part(part(spec)?);
     }
     let start = Instant::now();
-    let made = remove_when_interrupted(&args.output)?;
+    let made = remove_output(&args.output)?;
     let report = builder.create(&args.output, format);
     made.store(true, Ordering::Release);
     if let Some(bar) = bar {

@@ -6,6 +6,7 @@ use crate::commands::mode::Owner;
 use crate::exit;
 use crate::failure::{At, Failure, Result};
 use crate::image_file::refuse_among_devices;
+use crate::interrupt::remove_output;
 use crate::output::{Out, human};
 use crate::source::MkfsSource;
 use blockwright::VolumeBuilder;
@@ -15,7 +16,6 @@ use blockwright_chunks::ChunkAddress;
 use blockwright_device::{DevOffset, NbdAddress, OpenMode, SharedDevice};
 use blockwright_disk::Place;
 use blockwright_disk::container::{self, detect_file};
-use blockwright_fuse::{Event, SignalWatch};
 use blockwright_mkfs::ext4::FsType;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -23,7 +23,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How much of an image is looked at for signs of a file system: all formats have theirs in here.
@@ -392,33 +392,6 @@ fn extended(builder: VolumeBuilder, option: &str) -> Result<VolumeBuilder> {
     })
 }
 
-/// Removes a new image when a signal ends the program, so that nothing is left that looks like a volume. It stops when
-/// the flag that it returns is set.
-pub(super) fn remove_when_interrupted(image: &Path) -> Result<Arc<AtomicBool>> {
-    let made = Arc::new(AtomicBool::new(false));
-    let keep = made.clone();
-    let event = Event::new().map_err(Failure::new)?;
-    let watch = SignalWatch::new(&event).map_err(Failure::new)?;
-    let image = image.to_owned();
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || {
-            while !watch.take() {
-                event.wait(None);
-            }
-            if !keep.load(Ordering::Acquire) {
-                let _ = std::fs::remove_file(&image);
-                crate::failure::warn(format_args!(
-                    "{}: interrupted; it was removed",
-                    image.display()
-                ));
-            }
-            // What a shell shows for a death by SIGINT.
-            std::process::exit(130);
-        })?;
-    Ok(made)
-}
-
 /// What a build counts, for the bar and the summary.
 #[derive(Default)]
 pub(super) struct Counts {
@@ -448,7 +421,7 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
     // The former volume is destroyed, but the file belongs to its owner; a new image is nothing
     // yet.
     let made = if !args.image.exists() && !is_device(&args.image) {
-        Some(remove_when_interrupted(&args.image)?)
+        Some(remove_output(&args.image)?)
     } else {
         None
     };

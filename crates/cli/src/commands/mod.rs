@@ -20,7 +20,7 @@ pub mod mkfs;
 pub mod mode;
 pub mod mount;
 pub mod place;
-mod progress;
+pub mod progress;
 pub mod quota;
 mod remount;
 pub mod resize;

@@ -3,7 +3,23 @@
 use blockwright_check::{Phase, ProgressFn};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The bar that is on the terminal.
+static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+fn remember(bar: Option<ProgressBar>) {
+    *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = bar;
+}
+
+/// Writes a message while no bar is on the terminal.
+pub fn aside(write: impl FnOnce()) {
+    let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match shown {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
+}
 
 /// A bar on standard error, if that is a terminal.
 fn shown(quiet: bool, total: Option<u64>, template: &str) -> Option<ProgressBar> {
@@ -14,6 +30,7 @@ fn shown(quiet: bool, total: Option<u64>, template: &str) -> Option<ProgressBar>
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.progress_chars("=> "));
     }
+    remember(Some(bar.clone()));
     Some(bar)
 }
 
@@ -34,10 +51,37 @@ impl Bar {
         }
     }
 
+    /// Whether it is on a terminal: only then is it worth while to find out how much there is.
+    pub fn is_shown(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// There is so much more to do.
+    pub fn expect(&self, more: u64) {
+        if let Some(bar) = &self.0 {
+            bar.inc_length(more);
+        }
+    }
+
+    /// So much more is done.
+    pub fn add(&self, more: u64) {
+        if let Some(bar) = &self.0 {
+            bar.inc(more);
+        }
+    }
+
     /// The command is done.
     pub fn finish(self) {
-        if let Some(bar) = self.0 {
+        drop(self);
+    }
+}
+
+/// On a way out that is an error, too, nothing of it stays on the terminal.
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if let Some(bar) = self.0.take() {
             bar.finish_and_clear();
+            remember(None);
         }
     }
 }
@@ -77,6 +121,7 @@ impl PhaseBar {
     pub fn finish(self) {
         if let Some(bar) = self.0 {
             bar.finish_and_clear();
+            remember(None);
         }
     }
 }

@@ -9,6 +9,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+/// Bytes of a step of a copy inside one image.
+const STEP_BYTES: u64 = 64 << 20;
+
 /// A file open for reading.
 pub enum Reader {
     Host(File),
@@ -51,19 +54,29 @@ impl Reader {
 
     /// Copies all of it to a file of the same image, holes and unwritten blocks as such. `false` when they are
     /// not in one image: then nothing was done.
-    pub fn copy_inside(&self, to: &Writer, size: u64) -> Result<bool> {
+    ///
+    /// `step` is told how many bytes each step had, and ends the copy with its error.
+    pub fn copy_inside(
+        &self,
+        to: &Writer,
+        size: u64,
+        step: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<bool> {
         let (Reader::Inside(from), Writer::Inside(to)) = (self, to) else {
             return Ok(false);
         };
         let mut at = 0;
         while at < size {
-            match from.copy_range(at, to, at, size - at) {
+            match from.copy_range(at, to, at, (size - at).min(STEP_BYTES)) {
                 // Another image's.
                 Err(e) if at == 0 && e.kind() == ErrorKind::CrossDevice => return Ok(false),
                 // Another process cut it during the copy.
                 Ok(0) if from.inode().size() <= at => break,
                 Ok(0) => return Err(Failure::new(ErrorKind::NoSpace)),
-                Ok(n) => at += n,
+                Ok(n) => {
+                    at += n;
+                    step(n)?;
+                }
                 Err(e) => return Err(e.into()),
             }
         }

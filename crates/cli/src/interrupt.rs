@@ -1,0 +1,109 @@
+//! SIGINT, SIGTERM and SIGHUP during a command that makes something: no half of it stays under its final name, or the command says which.
+//!
+//! A command that works in steps asks between them ([`Interrupts::check`]). Where the library does all in one call, a thread removes the new file and ends
+//! the process ([`remove_output`]).
+//!
+//! One watch of signals exists in a process: a command uses one of the two.
+
+use crate::failure::{Failure, Result, warn};
+use blockwright_fuse::{Event, SignalWatch};
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Signals that are noted, and acted on where the command asks.
+#[derive(Default)]
+pub struct Interrupts {
+    watch: RefCell<Option<SignalWatch>>,
+    came: Cell<bool>,
+}
+
+impl Interrupts {
+    /// Notes signals from now on.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn note() -> Result<Self> {
+        let interrupts = Interrupts::default();
+        interrupts.resume()?;
+        Ok(interrupts)
+    }
+
+    /// Whether a signal came.
+    pub fn came(&self) -> bool {
+        let watch = self.watch.borrow();
+        let now = watch.as_ref().is_some_and(SignalWatch::take);
+        self.came.set(self.came.get() || now);
+        self.came.get()
+    }
+
+    /// Lets the command go on.
+    ///
+    /// # Errors
+    /// When a signal came: with the exit code, and nothing to print.
+    pub fn check(&self) -> Result<()> {
+        match self.came() {
+            true => Err(Failure::interrupted()),
+            false => Ok(()),
+        }
+    }
+
+    /// Signals end the process at once from now on: the command waits for what may never come, or makes durable what it has. Returns whether they
+    /// were noted before.
+    pub fn pause(&self) -> bool {
+        self.came();
+        self.watch.borrow_mut().take().is_some()
+    }
+
+    /// Ends a pause.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn resume(&self) -> Result<()> {
+        let event = Event::new().map_err(Failure::new)?;
+        let watch = SignalWatch::new(&event).map_err(Failure::new)?;
+        self.watch.replace(Some(watch));
+        Ok(())
+    }
+}
+
+/// Removes a new file when a signal ends the program, so that nothing is left that looks like a whole one. It stops when the flag that it returns
+/// is set.
+///
+/// # Errors
+/// The host's.
+pub fn remove_output(path: &Path) -> Result<Arc<AtomicBool>> {
+    let made = Arc::new(AtomicBool::new(false));
+    let keep = made.clone();
+    let event = Event::new().map_err(Failure::new)?;
+    let watch = SignalWatch::new(&event).map_err(Failure::new)?;
+    let path = path.to_owned();
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            while !watch.take() {
+                event.wait(None);
+            }
+            if !keep.load(Ordering::Acquire) {
+                let _ = std::fs::remove_file(&path);
+                warn(format_args!(
+                    "{}: interrupted; it was removed",
+                    path.display()
+                ));
+            }
+            std::process::exit(crate::exit::INTERRUPTED.into());
+        })?;
+    Ok(made)
+}
+
+/// As [`remove_output`], unless there is something at the path already: that is not this command's.
+///
+/// # Errors
+/// The host's.
+pub fn remove_new_output(path: &Path) -> Result<Option<Arc<AtomicBool>>> {
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => Ok(None),
+        Err(_) => remove_output(path).map(Some),
+    }
+}

@@ -1,0 +1,250 @@
+//! Long commands: a bar on a terminal and nothing elsewhere, and what a signal in the middle leaves behind.
+
+mod common;
+
+use common::run::{bw, good, stderr};
+use common::{Scratch, check_clean, have, ok, output};
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+
+/// A file of bytes that no program can shorten.
+fn noise(path: &Path, bytes: usize) {
+    let mut file = std::io::BufWriter::new(fs::File::create(path).unwrap());
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    for _ in 0..bytes / 8 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        file.write_all(&state.to_le_bytes()).unwrap();
+    }
+    file.flush().unwrap();
+}
+
+/// An image with one file of so many MiB.
+fn image(scratch: &Scratch, mib: usize) -> PathBuf {
+    let tree = scratch.dir("tree");
+    noise(&tree.join("big"), mib * MIB);
+    let image = scratch.path("d.img");
+    ok(bw(
+        &image,
+        &["mkfs", "-q", "--size", "auto", "--free", "600M", "--from"],
+    )
+    .arg(&tree)
+    .arg(&image));
+    image
+}
+
+/// The command line as the user's shell gets it.
+fn line(image: &Path, words: &[&str]) -> String {
+    let mut line = format!("'{}'", env!("CARGO_BIN_EXE_blockwright"));
+    for word in words {
+        let word = word.replace("IMAGE", &image.display().to_string());
+        line.push_str(&format!(" '{word}'"));
+    }
+    line
+}
+
+/// Every long command draws on a terminal. Without one, standard error stays empty.
+#[test]
+fn a_bar_is_drawn_on_a_terminal_only() {
+    let scratch = Scratch::new();
+    let image = image(&scratch, 24);
+    let out = |name: &str| scratch.path(name).display().to_string();
+    let tree = out("tree");
+    let commands: &[&[&str]] = &[
+        &["export", "IMAGE", "-o", &out("1.tar")],
+        &["export", "IMAGE:/big", "-o", &out("1.tar.zst")],
+        &["cp", "IMAGE:/big", &out("2")],
+        &["cp", "-r", "IMAGE:/", &out("3")],
+        &["cp", "-r", &tree, "IMAGE:/"],
+        &["cp", "IMAGE:/big", "IMAGE:/again"],
+        &["disk", "convert", "IMAGE", &out("4.qcow2")],
+        &["disk", "convert", "IMAGE", &out("5.simg")],
+        &["disk", "convert", "IMAGE", &out("6.vhd")],
+        &[
+            "chunk",
+            "make",
+            "IMAGE",
+            "--store",
+            &out("7"),
+            "-o",
+            &out("7.caibx"),
+        ],
+        &[
+            "chunk",
+            "extract",
+            &out("7.caibx"),
+            "--store",
+            &out("7"),
+            "-o",
+            &out("8.img"),
+        ],
+    ];
+    for (n, words) in commands.iter().enumerate() {
+        let made = output(bw(&image, words).stdin(Stdio::null()));
+        assert!(made.status.success(), "{words:?}: {}", stderr(&made));
+        assert_eq!(stderr(&made), "", "{words:?}");
+        if !have("script") {
+            continue;
+        }
+        // A new file is not overwritten by each of them.
+        for name in ["4.qcow2", "5.simg", "6.vhd", "8.img"] {
+            let _ = fs::remove_file(scratch.path(name));
+        }
+        let mut pty = Command::new("script");
+        pty.args(["-q", "-e", "-c", &line(&image, words), "/dev/null"]);
+        pty.env("TERM", "xterm").env("COLUMNS", "120");
+        let shown = output(pty.stdin(Stdio::null()));
+        let text = String::from_utf8_lossy(&shown.stdout);
+        assert!(shown.status.success(), "{n}: {words:?}: {text}");
+        assert!(
+            text.contains('[') && text.contains("B/s"),
+            "{n}: {words:?}: {text:?}"
+        );
+    }
+    check_clean(&image, "after all of them");
+}
+
+/// Starts a command, and sends it a signal as soon as `begun` is true.
+fn interrupted(command: &mut Command, signal: &str, begun: impl Fn() -> bool) -> Output {
+    command.stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child: Child = command.spawn().unwrap();
+    let start = Instant::now();
+    let mut ended = false;
+    while !ended && !begun() {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "it does not begin"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+        ended = child.try_wait().unwrap().is_some();
+    }
+    // The number of a process that was waited for may be another's.
+    if !ended {
+        ok(Command::new("kill").args([format!("-{signal}"), child.id().to_string()]));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn bytes(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |meta| meta.len())
+}
+
+/// Whether the signal came in time: the test is about what it leaves, and a command that ended before is tried again.
+fn was_interrupted(out: &Output) -> bool {
+    assert_eq!(out.status.signal(), None, "it ended by itself");
+    match out.status.code() {
+        Some(0) => false,
+        Some(code) => {
+            assert_eq!(code, 130, "{}", stderr(out));
+            true
+        }
+        None => unreachable!("no signal"),
+    }
+}
+
+#[test]
+fn a_signal_leaves_no_half_file() {
+    let scratch = Scratch::new();
+    let image = image(&scratch, 256);
+    for name in ["INT", "TERM"] {
+        for sandbox in ["auto", "off"] {
+            let mut hits = 0;
+            for _ in 0..5 {
+                let tar = scratch.path("x.tar.xz");
+                let mut export = bw(&image, &["export", "--sandbox", sandbox, "IMAGE", "-o"]);
+                let out = interrupted(export.arg(&tar), name, || bytes(&tar) > 0);
+                if was_interrupted(&out) {
+                    hits += 1;
+                    assert!(!tar.exists(), "{name}: half an archive");
+                    assert!(stderr(&out).contains("removed"), "{}", stderr(&out));
+                }
+                let _ = fs::remove_file(&tar);
+                if hits > 0 {
+                    break;
+                }
+            }
+            assert!(hits > 0, "export: {name} never came in time");
+
+            let mut hits = 0;
+            for _ in 0..20 {
+                let to = scratch.path("copy");
+                let mut cp = bw(&image, &["cp", "--sandbox", sandbox, "IMAGE:/big"]);
+                let out = interrupted(cp.arg(&to), name, || bytes(&to) > 0);
+                if was_interrupted(&out) {
+                    hits += 1;
+                    assert!(!to.exists(), "{name}: half a file");
+                    assert!(stderr(&out).contains("removed"), "{}", stderr(&out));
+                    // A file that was there before is named.
+                    fs::write(&to, "").unwrap();
+                    let mut cp = bw(&image, &["cp", "--sandbox", sandbox, "IMAGE:/big"]);
+                    let out = interrupted(cp.arg(&to), name, || bytes(&to) > 0);
+                    if was_interrupted(&out) {
+                        let said = stderr(&out);
+                        assert!(
+                            said.contains("incomplete") && said.contains("copy"),
+                            "{said}"
+                        );
+                    }
+                }
+                let _ = fs::remove_file(&to);
+                if hits > 0 {
+                    break;
+                }
+            }
+            assert!(hits > 0, "cp out: {name} never came in time");
+
+            let mut hits = 0;
+            for _ in 0..20 {
+                let from = scratch.path("tree/big");
+                let start = Instant::now();
+                let mut cp = bw(&image, &["cp", "--sandbox", sandbox]);
+                cp.arg(&from).arg(format!("{}:/half", image.display()));
+                let begun = || start.elapsed() > Duration::from_millis(150 + 40 * hits);
+                let out = interrupted(&mut cp, name, begun);
+                if out.status.signal().is_none() && was_interrupted(&out) {
+                    hits += 1;
+                    let names = good(&image, &["ls", "IMAGE:/"]);
+                    assert!(!names.contains("half"), "{name}: {names}");
+                    break;
+                }
+                ok(&mut bw(&image, &["rm", "-f", "IMAGE:/half"]));
+            }
+            assert!(hits > 0, "cp in: {name} never came in time");
+            check_clean(&image, "after signals");
+        }
+        for (words, made) in [
+            (["disk", "convert", "IMAGE"], "x.qcow2"),
+            (["disk", "convert", "IMAGE"], "x.simg"),
+        ] {
+            let mut hits = 0;
+            for _ in 0..20 {
+                let to = scratch.path(made);
+                let out = interrupted(bw(&image, &words).arg(&to), name, || {
+                    bytes(&to) > MIB as u64
+                });
+                if was_interrupted(&out) {
+                    hits += 1;
+                    assert!(!to.exists(), "{name}: half a disk");
+                    // What was there before stays.
+                    fs::write(&to, "mine").unwrap();
+                    let out = output(bw(&image, &words).arg(&to));
+                    assert_eq!(out.status.code(), Some(1));
+                    assert_eq!(fs::read(&to).unwrap(), b"mine");
+                }
+                let _ = fs::remove_file(&to);
+                if hits > 0 {
+                    break;
+                }
+            }
+            assert!(hits > 0, "{made}: {name} never came in time");
+        }
+    }
+}
