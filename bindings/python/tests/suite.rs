@@ -132,7 +132,8 @@ fn the_wheel_is_installed_and_passes_its_suite() {
         .arg(wheel));
     let docs = Path::new(ROOT).join("../../docs/PYTHON.md");
     let readme = Path::new(ROOT).join("README.md");
-    let pages = std::env::join_paths([docs, readme]).expect("paths");
+    let book = Path::new(ROOT).join("../../docs/book/src/programs.md");
+    let pages = std::env::join_paths([docs, readme, book]).expect("paths");
     // Not from the source's folder: the installed package is what is tested.
     let said = run(Command::new(&own)
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c"])

@@ -216,20 +216,23 @@ fn the_header_is_for_c_and_cpp() {
     }
 }
 
-/// The programs in `docs/C-API.md` compile without a warning and do what the page says.
+/// The programs in `docs/C-API.md` and in the book compile without a warning and do what the page says.
 #[test]
 fn the_programs_of_the_manual_run() {
     if !oracles::have(&["cc", "pkg-config"]) {
         return;
     }
-    let page = std::fs::read_to_string(Path::new(ROOT).join("../../docs/C-API.md")).expect("page");
+    let page = |name: &str| {
+        std::fs::read_to_string(Path::new(ROOT).join("../../docs").join(name)).expect("page")
+    };
+    let page = page("C-API.md") + &page("book/src/programs.md");
     let programs: Vec<&str> = page
         .split("```c\n")
         .skip(1)
         .filter_map(|rest| rest.split("```").next())
         .filter(|block| block.contains("int main("))
         .collect();
-    assert!(programs.len() >= 2, "{} programs", programs.len());
+    assert!(programs.len() >= 3, "{} programs", programs.len());
     for program in programs {
         let dir = tempfile::tempdir().expect("a folder");
         let source = dir.path().join("program.c");

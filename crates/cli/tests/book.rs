@@ -133,6 +133,78 @@ fn run(page: &Path) {
     }
 }
 
+/// The blocks of a language.
+fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
+    let start = format!("```{language}\n");
+    let rest = page.split(start.as_str()).skip(1);
+    rest.filter_map(|rest| rest.split("\n```").next()).collect()
+}
+
+/// The library as cargo has built it, the newest first: with this test's features, and with those of other builds.
+fn libraries() -> (Vec<PathBuf>, PathBuf) {
+    let here = std::env::current_exe().unwrap();
+    let deps = here.parent().unwrap().to_owned();
+    let built = fs::read_dir(&deps).unwrap().flatten().filter(|e| {
+        let name = e.file_name().to_string_lossy().into_owned();
+        name.starts_with("libblockwright-") && name.ends_with(".rlib")
+    });
+    let mut found: Vec<_> = built
+        .map(|e| (e.metadata().unwrap().modified().unwrap(), e.path()))
+        .collect();
+    found.sort();
+    let newest = found.into_iter().rev().map(|(_, path)| path);
+    (newest.collect(), deps)
+}
+
+/// Compiles a Rust program against the first of these libraries that has all that it needs.
+fn compile(program: &str, scratch: &Scratch) -> PathBuf {
+    let (source, binary) = (scratch.path("main.rs"), scratch.path("program"));
+    fs::write(&source, program).unwrap();
+    let (libraries, deps) = libraries();
+    let mut told = String::new();
+    for library in libraries {
+        let mut rustc = Command::new("rustc");
+        rustc.args(["--edition", "2024", "-D", "warnings", "--extern"]);
+        rustc.arg(format!("blockwright={}", library.display()));
+        rustc
+            .arg("-L")
+            .arg(format!("dependency={}", deps.display()));
+        let out = common::output(rustc.arg("-o").arg(&binary).arg(&source));
+        if out.status.success() {
+            return binary;
+        }
+        if told.is_empty() {
+            told = String::from_utf8_lossy(&out.stderr).into_owned();
+        }
+    }
+    panic!("no library that the program compiles with: {told}");
+}
+
+/// The Rust programs compile without a warning and print what they say. Those in C run in the C library's tests, and those in Python in the
+/// package's suite; here they are only looked for.
+#[test]
+fn programs_of_the_chapter_run() {
+    let page = fs::read_to_string(book().join("programs.md")).unwrap();
+    for language in ["rust", "c", "python"] {
+        assert_eq!(blocks(&page, language).len(), 1, "{language}");
+        assert!(blocks(&page, language)[0].contains("// prints: ") || language == "python");
+    }
+    if !have("rustc") {
+        return;
+    }
+    for program in blocks(&page, "rust") {
+        let scratch = Scratch::new();
+        let binary = compile(program, &scratch);
+        let told = common::ok(Command::new(&binary).current_dir(scratch.path("")));
+        let expected: Vec<&str> = program
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("// prints: "))
+            .collect();
+        assert_eq!(told.lines().collect::<Vec<_>>(), expected);
+        common::check_clean(&scratch.path("rust.img"), "the program's image");
+    }
+}
+
 fn book() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/src")
 }
