@@ -1,10 +1,10 @@
 //! Listing directories.
 
 use crate::{Error, FileType, Metadata, Result, Volume};
+use blockwright_device::os_name;
 use blockwright_vfs::{Cred, InodeRef, Vfs};
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ pub struct DirStream {
 
 impl DirStream {
     pub(crate) fn new(volume: &Volume, path: &Path) -> Result<Self> {
-        let bytes = path.as_os_str().as_bytes();
+        let bytes = os_name::bytes(path);
         let dir = volume.vfs().resolve(volume.cred(), bytes, true)?;
         let mut stream = DirStream {
             vfs: Arc::clone(volume.vfs()),
@@ -151,7 +151,7 @@ impl DirStream {
                 cookie = e.cookie;
                 if e.name != b"." && e.name != b".." {
                     batch.push(StreamEntry {
-                        name: OsString::from_vec(e.name.to_vec()),
+                        name: os_name::of_vec(e.name.to_vec()),
                         ino: e.ino.0,
                         kind: e.kind,
                     });
@@ -173,7 +173,7 @@ impl DirStream {
             return Ok(kind);
         }
         let path = self.path.join(&entry.name);
-        let bytes = path.as_os_str().as_bytes();
+        let bytes = os_name::bytes(&path);
         let found = self.vfs.resolve(&self.cred, bytes, false);
         let inode = found.map_err(|e| Error::from(e).at(&path))?;
         Ok(self.vfs.stat(&inode).kind)

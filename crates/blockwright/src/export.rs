@@ -8,12 +8,11 @@
 pub use crate::pack::{Compression, Packer};
 use crate::walk::{ReadAheadWalk, WalkStep};
 use crate::{Error, ErrorKind, FileType, Result, Volume};
+use blockwright_device::os_name;
 use blockwright_vfs::{Handle, InodeRef, OpenFlags, Timestamp, acl};
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsStr;
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -121,7 +120,7 @@ fn export<'v, W: Write>(
     failed: Option<&'v mut dyn FnMut(&Error)>,
     progress: Option<ProgressFn<'v>>,
 ) -> Result<ExportReport> {
-    let root = root.as_os_str().as_bytes();
+    let root = os_name::bytes(root);
     let mut walk = ReadAheadWalk::new(volume.vfs(), volume.cred(), root)?;
     let mut out = Export {
         volume,
@@ -329,7 +328,7 @@ impl<W: Write> Export<'_, W> {
 
     /// What to do about something that cannot be read.
     fn fail(&mut self, e: impl Into<Error>) -> Result<()> {
-        let e = e.into().at(OsStr::from_bytes(&self.path));
+        let e = e.into().at(Path::new(&*os_name::of(&self.path)));
         let Some(failed) = &mut self.failed else {
             return Err(e);
         };
@@ -393,8 +392,8 @@ impl<W: Write> Export<'_, W> {
         header.time("ctime", attr.ctime);
         header.name(157, 100, &link, "linkpath");
         if matches!(typeflag, b'3' | b'4') {
-            let major = rustix::fs::major(attr.rdev);
-            let minor = rustix::fs::minor(attr.rdev);
+            let major = crate::host::major(attr.rdev);
+            let minor = crate::host::minor(attr.rdev);
             header.number(329, 8, u64::from(major), "SCHILY.devmajor");
             header.number(337, 8, u64::from(minor), "SCHILY.devminor");
         }

@@ -5,13 +5,13 @@ use crate::{
     Result, Times, Volume, Walk, XattrMode,
     walk::{WalkStep, Walker},
 };
+use blockwright_device::os_name;
 use blockwright_vfs::{CreateRequest, FileKind, InodeRef, OpenFlags, SetAttr};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 fn bytes(path: &Path) -> &[u8] {
-    path.as_os_str().as_bytes()
+    os_name::bytes(path)
 }
 
 impl Volume {
@@ -71,7 +71,7 @@ impl Volume {
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         Self::with(path, |p| {
             let target = self.vfs().read_link(&self.find(p, false)?)?;
-            Ok(PathBuf::from(OsString::from_vec(target)))
+            Ok(PathBuf::from(os_name::of_vec(target)))
         })
     }
 
@@ -199,7 +199,7 @@ impl Volume {
                 Component::Normal(name) => name,
             };
             done.push(name);
-            let name = name.as_bytes();
+            let name = os_name::bytes(name);
             let request = CreateRequest::new(FileKind::Directory, 0o755);
             let found = match vfs.resolve_at(cred, &dir, name, true) {
                 Err(e) if e.kind() == ErrorKind::NotFound => {
@@ -308,7 +308,7 @@ impl Volume {
         let mut walk = Walker::new(self.vfs(), self.cred(), bytes(path))?;
         while let Some(step) = walk.step() {
             let at = |e: blockwright_vfs::Error, walk: &Walker<'_>| {
-                Error::from(e).at(OsStr::from_bytes(walk.path()))
+                Error::from(e).at(Path::new(&*os_name::of(walk.path())))
             };
             match step {
                 WalkStep::Failed(e) => return Err(e),
@@ -502,7 +502,7 @@ impl Volume {
             let inode = self.find(p, false)?;
             Ok(self
                 .vfs()
-                .get_xattr(self.cred(), &inode, name.as_ref().as_bytes())?)
+                .get_xattr(self.cred(), &inode, os_name::bytes(name.as_ref()))?)
         })
     }
 
@@ -519,7 +519,7 @@ impl Volume {
     ) -> Result<()> {
         Self::with(path, |p| {
             let inode = self.find(p, false)?;
-            let name = name.as_ref().as_bytes();
+            let name = os_name::bytes(name.as_ref());
             Ok(self
                 .vfs()
                 .set_xattr(self.cred(), &inode, name, value.as_ref(), mode)?)
@@ -535,7 +535,7 @@ impl Volume {
             let inode = self.find(p, false)?;
             Ok(self
                 .vfs()
-                .remove_xattr(self.cred(), &inode, name.as_ref().as_bytes())?)
+                .remove_xattr(self.cred(), &inode, os_name::bytes(name.as_ref()))?)
         })
     }
 
@@ -548,7 +548,7 @@ impl Volume {
             let inode = self.find(p, false)?;
             let mut names = self.vfs().list_xattr(self.cred(), &inode)?;
             names.sort_unstable();
-            Ok(names.into_iter().map(OsString::from_vec).collect())
+            Ok(names.into_iter().map(os_name::of_vec).collect())
         })
     }
 }

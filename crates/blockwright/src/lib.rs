@@ -58,6 +58,7 @@ pub mod export;
 mod file;
 mod format;
 mod fs;
+mod host;
 mod metadata;
 mod open_options;
 mod options;

@@ -1,8 +1,8 @@
 //! How a file is opened.
 
 use crate::{Error, ErrorKind, File, Result, Volume};
+use blockwright_device::os_name;
 use blockwright_vfs::{CreateRequest, FileKind, OpenFlags, SyncMode};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// How a file is opened, as [`std::fs::OpenOptions`]. Starts with everything off.
@@ -115,7 +115,7 @@ impl OpenOptions {
 
     fn open_inner(&self, volume: &Volume, path: &Path) -> Result<File> {
         let (vfs, cred) = (volume.vfs(), volume.cred());
-        let bytes = path.as_os_str().as_bytes();
+        let bytes = os_name::bytes(path);
         let making = self.create || self.create_new;
         let writes = self.flags.write || self.flags.append;
         let pointless = !self.flags.read && !writes;

@@ -11,10 +11,10 @@
 //! References: Linux, Documentation/admin-guide/device-mapper/verity.rst; cryptsetup wiki, "DMVerity", on-disk format 1.
 
 use crate::{Error, ErrorKind, Result};
+use blockwright_device::positional;
 use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -127,11 +127,9 @@ pub fn seal(image: &Path, bytes: u64, options: &VerityOptions) -> Result<Verity>
         below = (hashes, *start, *count);
     }
     let mut root = vec![0; BLOCK];
-    hashes
-        .read_exact_at(&mut root, offset + BLOCK as u64)
-        .map_err(at_tree)?;
+    positional::read_exact_at(hashes, &mut root, offset + BLOCK as u64).map_err(at_tree)?;
     let superblock = superblock(&salt, &options.uuid, data_blocks);
-    hashes.write_all_at(&superblock, offset).map_err(at_tree)?;
+    positional::write_all_at(hashes, &superblock, offset).map_err(at_tree)?;
     hashes.sync_all().map_err(at_tree)?;
     Ok(Verity {
         root_hash: hasher.chain_update(&root).finalize().into(),
@@ -160,13 +158,13 @@ fn make_room(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
         file.set_len(offset)?;
         return file.set_len(offset + bytes);
     }
-    if !metadata.file_type().is_block_device() {
+    if !crate::host::is_block_device(&metadata) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "neither a file nor a block device",
         ));
     }
-    let end = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?;
+    let end = crate::host::end(file)?;
     match offset.checked_add(bytes) {
         Some(needed) if needed <= end => Ok(()),
         _ => Err(io::Error::new(
@@ -199,7 +197,7 @@ fn hash_level(
             let first = index * PER_BLOCK;
             let many = PER_BLOCK.min(blocks - first) as usize;
             let input = &mut input[..many * BLOCK];
-            from.read_exact_at(input, from_start + first * BLOCK as u64)?;
+            positional::read_exact_at(from, input, from_start + first * BLOCK as u64)?;
             output.fill(0);
             for (block, digest) in input
                 .chunks_exact(BLOCK)
@@ -211,23 +209,28 @@ fn hash_level(
                     digest.copy_from_slice(&hasher.clone().chain_update(block).finalize());
                 }
             }
-            hashes.write_all_at(&output, start + index * BLOCK as u64)?;
+            positional::write_all_at(hashes, &output, start + index * BLOCK as u64)?;
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
     let threads = threads.min(usize::try_from(count).unwrap_or(usize::MAX));
+    let run = || {
+        if let Err(e) = work() {
+            // The others find nothing left to do.
+            next.store(count, Ordering::Relaxed);
+            let mut failed = failed
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            failed.get_or_insert(e);
+        }
+    };
     std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                if let Err(e) = work() {
-                    // The others find nothing left to do.
-                    next.store(count, Ordering::Relaxed);
-                    let mut failed = failed
-                        .lock()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner);
-                    failed.get_or_insert(e);
-                }
-            });
+        let started = (0..threads)
+            .map_while(|_| std::thread::Builder::new().spawn_scoped(scope, run).ok())
+            .count();
+        // A host without threads: the caller does it.
+        if started == 0 {
+            run();
         }
     });
     let failed = failed

@@ -17,11 +17,10 @@ mod read_ahead;
 pub use read_ahead::ReadAheadWalk;
 
 use crate::{Error, ErrorKind, Metadata, Result, Volume};
+use blockwright_device::os_name;
 use blockwright_vfs::{Access, Cred, FileKind, Ino, InodeRef, Vfs};
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::ops::ControlFlow;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// A file or directory met on a walk.
@@ -140,7 +139,8 @@ impl<'v> Walker<'v> {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `AccessDenied`.
     pub fn new(vfs: &'v Vfs, cred: &'v Cred, path: &[u8]) -> Result<Self> {
-        let shown = Path::new(OsStr::from_bytes(path));
+        let shown = os_name::of(path);
+        let shown = Path::new(&*shown);
         let start = vfs
             .resolve(cred, path, false)
             .map_err(|e| Error::from(e).at(shown))?;
@@ -192,7 +192,7 @@ impl<'v> Walker<'v> {
     }
 
     fn fail(&self, e: impl Into<Error>) -> WalkStep {
-        WalkStep::Failed(e.into().at(OsStr::from_bytes(&self.path)))
+        WalkStep::Failed(e.into().at(Path::new(&*os_name::of(&self.path))))
     }
 
     /// The next step; `None` at the end.
@@ -325,7 +325,7 @@ impl<'v> Walk<'v> {
     pub(crate) fn new(volume: &'v Volume, path: &Path) -> Self {
         Walk {
             volume,
-            walker: Walker::new(volume.vfs(), volume.cred(), path.as_os_str().as_bytes()),
+            walker: Walker::new(volume.vfs(), volume.cred(), os_name::bytes(path)),
         }
     }
 }
@@ -351,7 +351,7 @@ impl Iterator for Walk<'_> {
             match walker.step()? {
                 WalkStep::Found(node) => {
                     return Some(Ok(WalkEntry {
-                        path: PathBuf::from(OsStr::from_bytes(walker.path())),
+                        path: PathBuf::from(&*os_name::of(walker.path())),
                         metadata: Metadata(self.volume.vfs().stat(&node.inode)),
                         depth: node.depth,
                     }));

@@ -182,13 +182,8 @@ impl Image {
     }
 
     /// The same walk, for a command that reads the files.
-    ///
-    /// # Errors
-    /// When no thread can be started.
-    pub fn walk_ahead(&self, start: InodeRef, path: &[u8]) -> Result<ReadAheadWalk<'_>> {
-        Ok(ReadAheadWalk::from_inode(
-            &self.vfs, &self.cred, start, path,
-        )?)
+    pub fn walk_ahead(&self, start: InodeRef, path: &[u8]) -> ReadAheadWalk<'_> {
+        ReadAheadWalk::from_inode(&self.vfs, &self.cred, start, path)
     }
 
     /// An error of a walk over this image, for people.

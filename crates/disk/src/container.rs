@@ -8,8 +8,6 @@ use crate::file::{head, read_any};
 use crate::qcow2::{self, Qcow2};
 use crate::{Error, Result, simg, vhd, vmdk};
 use blockwright_device::{DirectIo, Engine, OpenMode, SharedDevice};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -141,7 +139,7 @@ pub fn resolve(image: &Path, name: &[u8], allow_any: bool) -> Result<PathBuf> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let path = folder.join(OsStr::from_bytes(name));
+    let path = folder.join(blockwright_device::os_name::of(name));
     let missing = |e: std::io::Error| Error::NotFound(format!("the backing file {shown:?}: {e}"));
     let real = std::fs::canonicalize(&path).map_err(missing)?;
     if !allow_any {
@@ -160,6 +158,17 @@ pub fn resolve(image: &Path, name: &[u8], allow_any: bool) -> Result<PathBuf> {
     Ok(real)
 }
 
+#[cfg(unix)]
+fn is_block_device(meta: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    meta.file_type().is_block_device()
+}
+
+#[cfg(not(unix))]
+fn is_block_device(_: &std::fs::Metadata) -> bool {
+    false
+}
+
 /// The backing files of an image, down the chain: for each, the image that names it, its name there, and the path. Reads the first bytes of each
 /// file, and nothing else. For processes that open all that they need before they confine themselves.
 ///
@@ -168,15 +177,13 @@ pub fn resolve(image: &Path, name: &[u8], allow_any: bool) -> Result<PathBuf> {
 #[must_use]
 pub fn chain(image: &Path, allow_any: bool) -> Vec<(PathBuf, Vec<u8>, Result<PathBuf>)> {
     use std::io::Read;
-    use std::os::unix::fs::FileTypeExt;
     let mut found: Vec<(PathBuf, Vec<u8>, Result<PathBuf>)> = Vec::new();
     let mut at = image.to_owned();
     while found.len() < CHAIN_MAX {
         let mut head = Vec::new();
         // Opening anything else, a pipe for example, could wait.
-        let is_file = std::fs::metadata(&at).is_ok_and(|meta| {
-            meta.is_file() || (meta.file_type().is_block_device() && at == image)
-        });
+        let is_file = std::fs::metadata(&at)
+            .is_ok_and(|meta| meta.is_file() || (is_block_device(&meta) && at == image));
         let file = is_file.then(|| std::fs::File::open(&at).ok()).flatten();
         let read = file.and_then(|file| {
             let mut file = file.take(qcow2::HEAD_BYTES as u64);

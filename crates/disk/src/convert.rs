@@ -10,7 +10,6 @@ use blockwright_device::{
     SharedDevice,
 };
 use std::io::BufWriter;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -117,7 +116,7 @@ fn new_file(path: &Path) -> Result<std::fs::File> {
 fn append(path: &Path, at: u64, bytes: &[u8]) -> Result<()> {
     let file = std::fs::File::options().write(true).open(path);
     let file = file.map_err(host)?;
-    file.write_all_at(bytes, at).map_err(host)?;
+    blockwright_device::positional::write_all_at(&file, bytes, at).map_err(host)?;
     file.sync_all().map_err(host)
 }
 
@@ -148,6 +147,9 @@ fn parts(buf: &[u8], unit: usize) -> Vec<std::ops::Range<usize>> {
     found
 }
 
+/// What was read where.
+type Step = blockwright_device::Result<(u64, AlignedBuf)>;
+
 /// Copies what is not zero onto a device that reads as zeroes.
 fn copy(
     from: &SharedDevice,
@@ -159,26 +161,36 @@ fn copy(
     let block = u64::from(from.geometry().logical_block_bytes);
     let pad = to.geometry().logical_block_bytes as usize;
     std::thread::scope(|scope| {
-        let (send, steps) = sync_channel::<blockwright_device::Result<(u64, AlignedBuf)>>(AHEAD);
-        scope.spawn(move || {
-            let mut at = 0;
-            while at < bytes {
-                let data = from.next_data(DevOffset(at)).0.max(at);
-                // Back to where a unit begins.
-                at = (data / unit as u64 * unit as u64).max(at);
-                if at >= bytes || data >= bytes {
-                    break;
-                }
-                let len = STEP_BYTES.min(bytes - at).next_multiple_of(block);
-                let read = from.read_buf(DevOffset(at), len as usize);
-                let failed = read.is_err();
-                // The other side has given up.
-                if send.send(read.map(|buf| (at, buf))).is_err() || failed {
-                    return;
-                }
-                at += len;
+        let (send, steps) = sync_channel::<Step>(AHEAD);
+        let mut next = 0;
+        let read = move || {
+            let data = from.next_data(DevOffset(next)).0.max(next);
+            // Back to where a unit begins.
+            let at = (data / unit as u64 * unit as u64).max(next);
+            if at >= bytes || data >= bytes {
+                return None;
             }
+            let len = STEP_BYTES.min(bytes - at).next_multiple_of(block);
+            let read = from.read_buf(DevOffset(at), len as usize);
+            // Nothing is read behind a failure.
+            next = match &read {
+                Ok(_) => at + len,
+                Err(_) => bytes,
+            };
+            Some(read.map(|buf| (at, buf)))
+        };
+        let mut ahead = read.clone();
+        let reader = std::thread::Builder::new().spawn_scoped(scope, move || {
+            // The other side may give up.
+            while let Some(step) = ahead()
+                && send.send(step).is_ok()
+            {}
         });
+        // A host without threads: the caller reads.
+        let steps: Box<dyn Iterator<Item = Step> + '_> = match reader {
+            Ok(_) => Box::new(steps.into_iter()),
+            Err(_) => Box::new(std::iter::from_fn(read)),
+        };
         for step in steps {
             let (at, buf) = step?;
             let found = parts(&buf, unit);

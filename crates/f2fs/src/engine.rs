@@ -60,13 +60,13 @@ impl F2fs {
                 .merger
                 .set_priority(fs.volume.options.ckpt_thread_ioprio);
             fs.checkpoints.apply_checkpoint_option()?;
-            if fs
-                .volume
-                .options
-                .checkpoint_merge
-                .unwrap_or(!fs.access.checkpoints_are_disabled())
-            {
-                Merger::start(&fs.checkpoints)?;
+            match fs.volume.options.checkpoint_merge {
+                Some(true) => Merger::start(&fs.checkpoints)?,
+                None if !fs.access.checkpoints_are_disabled() => {
+                    // Without the thread (the host's limits, a host without threads) each caller writes its own checkpoints.
+                    let _alone = Merger::start(&fs.checkpoints);
+                }
+                Some(false) | None => {}
             }
             // No other thread has a part in a run of threads that take turns.
             if !turns::takes_turns() {

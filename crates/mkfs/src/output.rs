@@ -226,10 +226,18 @@ pub(crate) fn in_parallel(
         return guarded();
     }
     std::thread::scope(|scope| {
+        // A host without threads (WASI), or without one more: the caller does what is left.
         let workers: Vec<_> = (0..threads.min(count))
-            .map(|_| scope.spawn(guarded))
+            .map_while(|_| {
+                std::thread::Builder::new()
+                    .spawn_scoped(scope, guarded)
+                    .ok()
+            })
             .collect();
-        let mut first = Ok(());
+        let mut first = match workers.is_empty() {
+            true => guarded(),
+            false => Ok(()),
+        };
         for worker in workers {
             let result = match worker.join() {
                 Ok(result) => result,

@@ -19,6 +19,11 @@ const PAIRS: &[&str] = &[
     "build,xz",
 ];
 
+/// What the library has on every host, beside the features that each target needs a C compiler for, and those of one host.
+const PORTABLE: &[&str] = &[
+    "ext4", "f2fs", "casefold", "build", "resize", "disk", "verity", "gzip",
+];
+
 /// What a reader of ext4 alone may pull, itself and our own crates counted.
 const READER_CRATES_MAX: usize = 24;
 
@@ -70,7 +75,7 @@ pub(crate) fn check() -> Vec<String> {
             .as_ref()
             .is_ok_and(|list| list.lines().any(|t| t == *target))
         {
-            faults.extend(devices(target));
+            faults.extend(portable(target));
         } else {
             eprintln!("xtask check: SKIPPED {target}: rustup target add {target}");
         }
@@ -131,13 +136,26 @@ fn library(what: &str, features: &str) -> Option<String> {
     compile(what, &["--package", "blockwright", "--features", features])
 }
 
-/// The devices for another host.
-fn devices(target: &str) -> Option<String> {
-    let what = format!("the devices for {target}");
-    compile(
-        &what,
-        &["--package", "blockwright-device", "--target", target],
-    )
+/// The library and the checker for another host, with ext4 alone and with all that is portable.
+fn portable(target: &str) -> Vec<String> {
+    let on = ["--target", target];
+    let library = |features: &[&str]| {
+        let listed: Vec<String> = features
+            .iter()
+            .map(|feature| format!("blockwright/{feature}"))
+            .collect();
+        let listed = listed.join(",");
+        let what = format!("the library for {target} with the features {features:?}");
+        let packages = ["--package", "blockwright", "--package", "blockwright-check"];
+        compile(
+            &what,
+            &[&on[..], &packages[..], &["--features", &listed]].concat(),
+        )
+    };
+    [&["ext4"][..], PORTABLE]
+        .into_iter()
+        .filter_map(library)
+        .collect()
 }
 
 fn compile(what: &str, of: &[&str]) -> Option<String> {
@@ -380,7 +398,8 @@ mod tests {
         keys.sort_unstable();
         assert!(keys.len() >= 13, "{keys:?}");
         assert_eq!(features, keys);
-        for name in PAIRS.iter().flat_map(|pair| pair.split(',')) {
+        let pairs = PAIRS.iter().flat_map(|pair| pair.split(','));
+        for name in pairs.chain(PORTABLE.iter().copied()) {
             assert!(features.iter().any(|f| f == name), "{name}");
         }
     }

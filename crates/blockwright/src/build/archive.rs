@@ -7,9 +7,9 @@ use super::Rules;
 use super::budget::Budget;
 use super::data::Segment;
 use crate::{Error, ErrorKind, Result};
+use blockwright_device::positional;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -55,9 +55,7 @@ impl Read for Section {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let left = self.bytes.saturating_sub(self.position);
         let most = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
-        let n = self
-            .file
-            .read_at(&mut buf[..most], self.at + self.position)?;
+        let n = positional::read_at(&self.file, &mut buf[..most], self.at + self.position)?;
         self.position += n as u64;
         Ok(n)
     }

@@ -1,14 +1,13 @@
 //! Where the bytes of files are until they are written to the volume: in a file of the host, in an archive, or in a temporary file.
 
-use crate::Error;
+use crate::{Error, host};
+use blockwright_device::positional;
 use blockwright_mkfs::DataSource;
 use blockwright_mkfs::tree::NodeId;
-use rustix::fs::{Mode, OFlags};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A stretch of a file's data within another file.
@@ -49,7 +48,7 @@ impl DataRef {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> crate::Result<()> {
         match self {
             DataRef::Host(path) => {
-                let read = open_host(path).and_then(|file| read_exact(&file, buf, offset));
+                let read = host::open(path).and_then(|file| read_exact(&file, buf, offset));
                 read.map_err(|e| Error::from(e).at(path))
             }
             DataRef::Archive { file, segments } => {
@@ -82,21 +81,9 @@ impl DataRef {
     }
 }
 
-/// Opens a host's file without following a link at its end, without leaving a trace in its access
-/// time if that is permitted.
-pub(crate) fn open_host(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let open = |flags| rustix::fs::open(path, flags, Mode::empty());
-    let fd = match open(flags | OFlags::NOATIME) {
-        Err(rustix::io::Errno::PERM) => open(flags)?,
-        other => other?,
-    };
-    Ok(File::from(fd))
-}
-
 /// Reads all of `buf`; what a host's file no longer has is an error.
 fn read_exact(file: &File, buf: &mut [u8], at: u64) -> io::Result<()> {
-    file.read_exact_at(buf, at).map_err(|e| match e.kind() {
+    positional::read_exact_at(file, buf, at).map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => io::Error::new(
             io::ErrorKind::UnexpectedEof,
             "it became shorter while it was read",

@@ -5,20 +5,16 @@
 use super::data::DataRef;
 use super::tree::{LayerTree, NameKind, name_kind};
 use super::{BuildProgress, Rules};
+use crate::host::{self, HostFile};
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::host::file_flags;
+use blockwright_device::{os_name, positional};
 use blockwright_mkfs::tree::{Node, NodeId};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
 use blockwright_ondisk::f2fs::xattr;
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::CStr;
+use std::collections::{HashMap, HashSet};
 use std::fs::Metadata;
 use std::io;
 use std::ops::Range;
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Lays the directory at `path` over the tree.
@@ -70,8 +66,8 @@ struct Scan<'a, 'r> {
     files: u64,
 }
 
-fn kind_of(metadata: &Metadata) -> Option<FileKind> {
-    FileKind::from_mode((metadata.mode() & 0o170_000) as u16)
+fn kind_of(found: &HostFile) -> Option<FileKind> {
+    FileKind::from_mode((found.mode & 0o170_000) as u16)
 }
 
 impl Scan<'_, '_> {
@@ -80,7 +76,7 @@ impl Scan<'_, '_> {
         let at = |e: io::Error| Error::from(e).at(path);
         let mut names = Vec::new();
         for entry in std::fs::read_dir(path).map_err(at)? {
-            names.push(entry.map_err(at)?.file_name().into_vec());
+            names.push(os_name::into_bytes(entry.map_err(at)?.file_name()));
         }
         // The same tree always gives the same volume, whatever order the host lists it in.
         names.sort_unstable();
@@ -97,7 +93,7 @@ impl Scan<'_, '_> {
                     continue;
                 }
             }
-            let path = path.join(std::ffi::OsString::from_vec(name.clone()));
+            let path = path.join(os_name::of(&name));
             self.entry(&path, dir, &name, todo)?;
         }
         Ok(())
@@ -113,8 +109,8 @@ impl Scan<'_, '_> {
         let dir = parent.id;
         let at = |e: io::Error| Error::from(e).at(path);
         let metadata = std::fs::symlink_metadata(path).map_err(at)?;
-        let identity = (metadata.dev(), metadata.ino());
-        if self.rules.image == Some(identity) {
+        let found = HostFile::of(&metadata);
+        if found.identity.is_some() && self.rules.image == found.identity {
             return Ok(());
         }
         let inside = match &parent.inside[..] {
@@ -129,10 +125,10 @@ impl Scan<'_, '_> {
         if self.files.is_multiple_of(512) {
             (self.rules.progress)(&BuildProgress::Reading { files: 512 });
         }
-        if let Some(known) = self.linked.get(&identity) {
+        if let Some(known) = found.identity.and_then(|id| self.linked.get(&id)) {
             return self.tree.link(dir, name, *known).map_err(|e| e.at(path));
         }
-        let Some(kind) = kind_of(&metadata) else {
+        let Some(kind) = kind_of(&found) else {
             return Err(
                 Error::new(ErrorKind::Unsupported, "a kind of file that is not known").at(path),
             );
@@ -149,14 +145,11 @@ impl Scan<'_, '_> {
                 data = Some(DataRef::Host(path.to_owned()));
             }
             FileKind::Symlink => {
-                node.symlink = std::fs::read_link(path)
-                    .map_err(at)?
-                    .into_os_string()
-                    .into_vec();
+                let target = std::fs::read_link(path).map_err(at)?;
+                node.symlink = os_name::into_bytes(target.into_os_string());
             }
             FileKind::CharDevice | FileKind::BlockDevice => {
-                let dev = metadata.rdev();
-                node.device = (rustix::fs::major(dev), rustix::fs::minor(dev));
+                node.device = found.device;
             }
             FileKind::Directory | FileKind::Fifo | FileKind::Socket => {}
         }
@@ -167,7 +160,9 @@ impl Scan<'_, '_> {
                 inside,
                 id,
             });
-        } else if metadata.nlink() > 1 {
+        } else if found.names > 1
+            && let Some(identity) = found.identity
+        {
             self.linked.insert(identity, id);
         }
         Ok(())
@@ -175,75 +170,42 @@ impl Scan<'_, '_> {
 
     /// A node with a host file's metadata.
     fn node(&mut self, path: &Path, metadata: &Metadata, kind: FileKind) -> Result<Node> {
-        let mut node = Node::new(kind, (metadata.mode() & 0o7777) as u16, self.rules.now);
-        (node.uid, node.gid) = self.rules.owner.unwrap_or((metadata.uid(), metadata.gid()));
-        let time = |secs, nanos: i64| Timestamp {
+        let found = HostFile::of(metadata);
+        let mut node = Node::new(kind, (found.mode & 0o7777) as u16, self.rules.now);
+        (node.uid, node.gid) = self.rules.owner.unwrap_or((found.uid, found.gid));
+        let time = |(secs, nanos): host::Time| Timestamp {
             secs,
             nanos: u32::try_from(nanos).unwrap_or(0),
         };
-        node.mtime = time(metadata.mtime(), metadata.mtime_nsec());
-        node.atime = time(metadata.atime(), metadata.atime_nsec());
-        node.ctime = time(metadata.ctime(), metadata.ctime_nsec());
-        node.xattrs = self.xattrs(path).map_err(|e| Error::from(e).at(path))?;
+        node.mtime = time(found.mtime);
+        node.atime = time(found.atime);
+        node.ctime = time(found.ctime);
+        node.xattrs =
+            host::xattrs(path, &mut self.names, storable).map_err(|e| Error::from(e).at(path))?;
         Ok(node)
     }
 
     /// Inode flags and project. Only of what can be opened without side effects.
     fn flags(&mut self, path: &Path, metadata: &Metadata, node: &mut Node) -> Result<()> {
-        if self.plain.contains(&metadata.dev()) {
+        let Some((device, _)) = HostFile::of(metadata).identity else {
+            return Ok(());
+        };
+        if self.plain.contains(&device) {
             return Ok(());
         }
-        let file = match super::data::open_host(path) {
+        let file = match host::open(path) {
             Ok(file) => file,
             // Reading it, or what is in it, says so.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
             Err(e) => return Err(Error::from(e).at(path)),
         };
-        match file_flags(&file).map_err(|e| Error::from(e).at(path))? {
-            Some(found) => (node.flags, node.project) = (found.flags, found.project),
+        match host::flags(&file).map_err(|e| Error::from(e).at(path))? {
+            Some(found) => (node.flags, node.project) = found,
             None => {
-                self.plain.insert(metadata.dev());
+                self.plain.insert(device);
             }
         }
         Ok(())
-    }
-
-    fn xattrs(&mut self, path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-        let mut out = BTreeMap::new();
-        let used = loop {
-            match rustix::fs::llistxattr(path, &mut self.names[..]) {
-                Ok(0) => return Ok(out),
-                Ok(n) => break n,
-                Err(Errno::RANGE) => self.names.resize(self.names.len() * 2, 0),
-                Err(Errno::NOTSUP) => return Ok(out),
-                Err(e) => return Err(e.into()),
-            }
-        };
-        for name in self.names[..used].split_inclusive(|b| *b == 0) {
-            let Ok(name) = CStr::from_bytes_with_nul(name) else {
-                continue;
-            };
-            if !storable(name.to_bytes()) {
-                continue;
-            }
-            let mut value = vec![0u8; 256];
-            let got = loop {
-                match rustix::fs::lgetxattr(path, name, &mut value[..]) {
-                    Ok(n) => break Some(n),
-                    Err(Errno::RANGE) if value.len() < 1 << 17 => {
-                        value.resize(value.len() * 4, 0);
-                    }
-                    // Gone meanwhile, or not for us to see.
-                    Err(Errno::NODATA | Errno::ACCESS | Errno::PERM) => break None,
-                    Err(e) => return Err(e.into()),
-                }
-            };
-            if let Some(n) = got {
-                value.truncate(n);
-                out.insert(name.to_bytes().to_vec(), value);
-            }
-        }
-        Ok(out)
     }
 }
 
@@ -264,26 +226,24 @@ fn data_ranges(path: &Path, metadata: &Metadata) -> io::Result<Vec<Range<u64>>> 
         return Ok(Vec::new());
     }
     let whole: Vec<Range<u64>> = std::iter::once(0..size).collect();
-    if metadata.blocks().saturating_mul(512) >= size {
+    let allocated = HostFile::of(metadata).allocated;
+    if allocated.is_none_or(|bytes| bytes >= size) {
         return Ok(whole);
     }
-    let file = super::data::open_host(path)?;
+    let file = host::open(path)?;
     let mut out = Vec::new();
     let mut at = 0;
-    while at < size {
-        let start = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => break,
+    loop {
+        match positional::next_run(&file, at, size) {
+            Ok(None) => return Ok(out),
+            Ok(Some((start, end))) if start < end => {
+                out.push(start..end);
+                at = end;
+            }
+            Ok(Some(_)) => return Ok(out),
             // A file system that cannot tell has data everywhere.
-            Err(Errno::INVAL) => return Ok(whole),
-            Err(e) => return Err(e.into()),
-        };
-        let end = rustix::fs::seek(&file, SeekFrom::Hole(start))?.min(size);
-        if start >= end {
-            break;
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => return Ok(whole),
+            Err(e) => return Err(e),
         }
-        out.push(start..end);
-        at = end;
     }
-    Ok(out)
 }

@@ -7,17 +7,15 @@
 //!
 //! Reference: composefs-dump(5).
 
-use super::data::{DataRef, Segment, open_host};
+use super::data::{DataRef, Segment};
 use super::tree::LayerTree;
 use super::{BuildProgress, Rules, archive, fsverity};
 use crate::{Error, ErrorKind, Result};
+use blockwright_device::{os_name, positional};
 use blockwright_mkfs::tree::{Node, NodeId};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
@@ -278,8 +276,8 @@ impl Listing<'_, '_> {
             }
             FileKind::CharDevice | FileKind::BlockDevice => {
                 node.device = (
-                    rustix::fs::major(line.device),
-                    rustix::fs::minor(line.device),
+                    crate::host::major(line.device),
+                    crate::host::minor(line.device),
                 );
             }
             FileKind::Directory | FileKind::Fifo | FileKind::Socket => {}
@@ -329,7 +327,8 @@ impl Listing<'_, '_> {
 
     /// Finds an object, and compares what the line says about it.
     fn object(&self, payload: &[u8], line: &Line) -> Result<DataRef> {
-        let payload = Path::new(OsStr::from_bytes(payload));
+        let payload = os_name::of(payload);
+        let payload = Path::new(&*payload);
         let normal = |part: Component<'_>| matches!(part, Component::Normal(_));
         if payload.as_os_str().is_empty() || !payload.components().all(normal) {
             return Err(invalid(
@@ -361,8 +360,8 @@ impl Listing<'_, '_> {
             return Err(invalid(what).at(&path));
         }
         if let Some(digest) = &line.digest {
-            let file = open_host(&real).map_err(|e| Error::from(e).at(&path))?;
-            let read = |offset, buf: &mut [u8]| file.read_exact_at(buf, offset);
+            let file = crate::host::open(&real).map_err(|e| Error::from(e).at(&path))?;
+            let read = |offset, buf: &mut [u8]| positional::read_exact_at(&file, buf, offset);
             let measured = fsverity::measure(line.size, read, |_, _| Ok(()))
                 .map_err(|e: std::io::Error| Error::from(e).at(&path))?;
             let found: String = fsverity::digest(&measured)

@@ -11,6 +11,7 @@ use super::data::{DataRef, TreeData};
 use super::policy::Patterns;
 use super::tree::LayerTree;
 use crate::{Error, ErrorKind, Format, Result as BuildResult};
+use blockwright_device::positional;
 use blockwright_mkfs::DataSource;
 use blockwright_mkfs::flags::Flags;
 use blockwright_mkfs::tree::{NodeId, VerityMetadata};
@@ -18,7 +19,6 @@ use blockwright_ondisk::ext4::FileKind;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -214,7 +214,7 @@ fn protect_one(
     };
     let tree_bytes = tree_bytes(size);
     let descriptor = measure(size, read, |at, block| {
-        spool.write_all_at(block, spooled + at)
+        positional::write_all_at(spool, block, spooled + at)
     })?;
     let mut block = [0; BLOCK_BYTES as usize];
     block[..DESCRIPTOR_BYTES].copy_from_slice(&descriptor);
@@ -222,7 +222,7 @@ fn protect_one(
         let length = (DESCRIPTOR_BYTES as u32).to_le_bytes();
         block[BLOCK_BYTES as usize - length.len()..].copy_from_slice(&length);
     }
-    spool.write_all_at(&block, spooled + tree_bytes)?;
+    positional::write_all_at(spool, &block, spooled + tree_bytes)?;
     let metadata = VerityMetadata {
         at: size.next_multiple_of(METADATA_ALIGN),
         tree_bytes,

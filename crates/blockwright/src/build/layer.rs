@@ -6,10 +6,10 @@ use super::tar::{Entry, EntryKind, TarReader};
 use super::tree::{LayerTree, NameKind, name_kind};
 use super::{BuildProgress, Rules};
 use crate::{Error, ErrorKind, Result};
+use blockwright_device::os_name;
 use blockwright_mkfs::tree::{Node, NodeId};
 use blockwright_ondisk::ext4::FileKind;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Lays the archive in a file over the tree.
@@ -40,7 +40,7 @@ pub(crate) fn apply(tree: &mut LayerTree, input: Input<'_>, rules: &Rules<'_>) -
         counted
             .and_then(|()| put(tree, entry, rules))
             .map_err(|e| {
-                let name = Path::new(std::ffi::OsStr::from_bytes(&path));
+                let name = os_name::of(&path);
                 e.at(name)
             })?;
     }

@@ -57,7 +57,6 @@ use budget::Budget;
 use data::TreeData;
 use source::{Source, Stream};
 use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -686,7 +685,7 @@ impl VolumeBuilder {
             return self.create_on(&device).map_err(|e| e.at(path));
         }
         match std::fs::metadata(path) {
-            Ok(m) if m.is_file() || m.file_type().is_block_device() => self.replace(path, &m),
+            Ok(m) if m.is_file() || crate::host::is_block_device(&m) => self.replace(path, &m),
             Ok(_) => Err(
                 Error::new(ErrorKind::Unsupported, "neither a file nor a block device").at(path),
             ),
@@ -730,7 +729,7 @@ impl VolumeBuilder {
     /// As [`VolumeBuilder::create`].
     pub fn create_on(&self, device: &SharedDevice) -> Result<BuildReport> {
         let device_bytes = Some(device.geometry().bytes);
-        let tree = self.gather(None, &std::env::temp_dir(), device_bytes)?;
+        let tree = self.gather(None, &crate::host::temp_dir(), device_bytes)?;
         let options = self.target(Before::Unknown, &tree)?;
         let plan = self.plan(&tree.tree, &options, Some(device.geometry().bytes))?;
         self.write(device, &plan, &tree)
@@ -749,10 +748,12 @@ impl VolumeBuilder {
         let spool = if image {
             here.to_owned()
         } else {
-            std::env::temp_dir()
+            crate::host::temp_dir()
         };
         let device_bytes = device.geometry().bytes;
-        let own = image.then(|| (metadata.dev(), metadata.ino()));
+        let own = crate::host::HostFile::of(metadata)
+            .identity
+            .filter(|_| image);
         let tree = self.gather(own, &spool, Some(device_bytes))?;
         let before = if image {
             Before::Zeroes

@@ -8,6 +8,7 @@
 
 use super::data::DataRef;
 use crate::{Error, ErrorKind, Result};
+use blockwright_device::os_name;
 use blockwright_mkfs::tree::{Node, NodeId, Tree};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
 use std::collections::HashMap;
@@ -57,8 +58,7 @@ pub(crate) fn name_kind(name: &[u8]) -> NameKind<'_> {
 }
 
 fn show(path: &[u8]) -> PathBuf {
-    use std::os::unix::ffi::OsStrExt;
-    PathBuf::from(std::ffi::OsStr::from_bytes(path))
+    PathBuf::from(&*os_name::of(path))
 }
 
 impl LayerTree {

@@ -5,6 +5,8 @@
 //! steps in the order of the walk, and the data with them. So the device works on the files that follow while the caller works on
 //! one.
 //!
+//! On a host without threads, or without one more, the caller makes the walk, and no data is read ahead.
+//!
 //! # Invariants
 //! * The scout is ahead by a bounded number of bytes. Each step counts as [`STEP_BYTES`] and the length of its path, so the
 //!   number of steps and the memory for deep trees are bounded too.
@@ -23,12 +25,11 @@
 use super::{InodeSet, WalkNode, WalkStep, Walker};
 use crate::{Error, Result};
 use blockwright_device::IoSlice;
+use blockwright_device::os_name;
 use blockwright_vfs::{Cred, FileKind, FileRead, Handle, Ino, InodeRef, OpenFlags, Vfs};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::ffi::OsStr;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -171,6 +172,8 @@ impl Event {
 /// See the module's head. Its methods are those of [`Walker`], and [`ReadAheadWalk::data`].
 pub struct ReadAheadWalk<'v> {
     vfs: &'v Arc<Vfs>,
+    /// Makes the walk when there is no scout.
+    walker: Option<Walker<'v>>,
     window: Arc<Window>,
     batches: Receiver<Vec<Event>>,
     events: VecDeque<Event>,
@@ -189,24 +192,31 @@ impl<'v> ReadAheadWalk<'v> {
     /// A walk from the inode that `path` names; a symbolic link at its end is not followed.
     ///
     /// # Errors
-    /// As [`Walker::new`]; `Io` when the host gives no thread.
-    pub fn new(vfs: &'v Arc<Vfs>, cred: &Cred, path: &[u8]) -> Result<Self> {
+    /// As [`Walker::new`].
+    pub fn new(vfs: &'v Arc<Vfs>, cred: &'v Cred, path: &[u8]) -> Result<Self> {
         let start = vfs
             .resolve(cred, path, false)
-            .map_err(|e| Error::from(e).at(Path::new(OsStr::from_bytes(path))))?;
-        Self::from_inode(vfs, cred, start, path)
+            .map_err(|e| Error::from(e).at(Path::new(&*os_name::of(path))))?;
+        Ok(Self::from_inode(vfs, cred, start, path))
     }
 
     /// A walk from an inode. Paths begin with `path`.
-    ///
-    /// # Errors
-    /// `Io` when the host gives no thread.
-    pub fn from_inode(
+    #[must_use]
+    pub fn from_inode(vfs: &'v Arc<Vfs>, cred: &'v Cred, start: InodeRef, path: &[u8]) -> Self {
+        Self::begin(vfs, cred, start, path, |scout| {
+            let thread = std::thread::Builder::new().name("bw-scout".to_owned());
+            thread.spawn(scout).ok()
+        })
+    }
+
+    /// A walk whose scout runs where `start_thread` says, if anywhere.
+    fn begin(
         vfs: &'v Arc<Vfs>,
-        cred: &Cred,
+        cred: &'v Cred,
         start: InodeRef,
         path: &[u8],
-    ) -> Result<Self> {
+        start_thread: impl FnOnce(Box<dyn FnOnce() + Send>) -> Option<JoinHandle<()>>,
+    ) -> Self {
         let bytes_max = (vfs.options().cache_bytes / WINDOW_SHARE).min(WINDOW_BYTES_MAX);
         let window = Arc::new(Window {
             state: Mutex::new(WindowState {
@@ -226,12 +236,16 @@ impl<'v> ReadAheadWalk<'v> {
             reads: Vec::new(),
             linked: InodeSet::default(),
         };
-        let (cred, own_path) = (cred.clone(), path.to_vec());
-        let scout = std::thread::Builder::new()
-            .name("bw-scout".to_owned())
-            .spawn(move || scout.run(&cred, start, &own_path))?;
-        Ok(ReadAheadWalk {
+        let (own_cred, own_path, from) = (cred.clone(), path.to_vec(), start.clone());
+        let scout = start_thread(Box::new(move || scout.run(&own_cred, from, &own_path)));
+        let walker = scout.is_none().then(|| {
+            let mut walker = Walker::from_inode(vfs, cred, start, path);
+            walker.load_ahead = true;
+            walker
+        });
+        ReadAheadWalk {
             vfs,
+            walker,
             window,
             batches,
             events: VecDeque::new(),
@@ -241,8 +255,8 @@ impl<'v> ReadAheadWalk<'v> {
             file: None,
             found: None,
             skipping: None,
-            scout: Some(scout),
-        })
+            scout,
+        }
     }
 
     /// As [`Walker::path`].
@@ -270,11 +284,22 @@ impl<'v> ReadAheadWalk<'v> {
 
     /// As [`Walker::skip`].
     pub fn skip(&mut self) {
-        self.skipping = self.found;
+        match &mut self.walker {
+            Some(walker) => walker.skip(),
+            None => self.skipping = self.found,
+        }
     }
 
     /// The next step; `None` at the end.
     pub fn step(&mut self) -> Option<WalkStep> {
+        if let Some(walker) = &mut self.walker {
+            let step = walker.step()?;
+            self.path.clear();
+            self.path.extend_from_slice(&walker.path);
+            self.name_at = walker.name_at;
+            self.parent = walker.levels.last().map(|level| level.ino);
+            return Some(step);
+        }
         loop {
             let Event::Step(step) = self.next()? else {
                 continue;
@@ -557,5 +582,44 @@ mod tests {
         );
         drop(walk);
         volume.close().expect("closed");
+    }
+
+    /// As on a host without threads: the same steps, no data with them, and directories can be left out.
+    #[test]
+    fn without_a_thread_the_caller_walks() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = crate::Volume::create(dir.path().join("disk.img"), 16 << 20).unwrap();
+        for path in ["/a/b", "/skipped/c", "/z"] {
+            volume.create_dir_all(path).unwrap();
+            volume.write(format!("{path}/file"), b"data").unwrap();
+        }
+        let (vfs, cred) = (volume.vfs(), volume.cred());
+        let start = || vfs.resolve(cred, b"/", false).unwrap();
+        let steps = |mut walk: ReadAheadWalk<'_>| {
+            let mut found = Vec::new();
+            while let Some(step) = walk.step() {
+                let parent = walk.parent().unwrap().map(|dir| dir.ino());
+                let (path, name) = (walk.path().to_vec(), walk.name().to_vec());
+                if name == b"skipped" {
+                    walk.skip();
+                }
+                found.push((format!("{step:?}"), path, name, parent));
+            }
+            (found, walk.scout.is_some())
+        };
+        let (here, threads) = steps(ReadAheadWalk::begin(vfs, cred, start(), b"/", |_| None));
+        assert!(!threads);
+        assert!(here.iter().any(|step| step.1 == b"/z/file"), "{here:?}");
+        assert!(
+            !here.iter().any(|step| step.1.starts_with(b"/skipped/")),
+            "{here:?}"
+        );
+        let (ahead, threads) = steps(ReadAheadWalk::from_inode(vfs, cred, start(), b"/"));
+        assert!(threads);
+        assert_eq!(here, ahead);
+        let mut walk = ReadAheadWalk::begin(vfs, cred, start(), b"/", |_| None);
+        while walk.step().is_some() {
+            assert!(walk.data(0).is_none() && walk.file().is_none());
+        }
     }
 }

@@ -254,7 +254,7 @@ impl<'i> Source<'i> {
                 FilePlace::Inside(same, _) if Rc::ptr_eq(same, image) => {
                     ImageWalk::Plain(Box::new(image.walk(dir, top.path())))
                 }
-                _ => ImageWalk::Ahead(Box::new(image.walk_ahead(dir, top.path())?)),
+                _ => ImageWalk::Ahead(Box::new(image.walk_ahead(dir, top.path()))),
             };
             return Ok(Source::Inside(image, top.clone(), walk));
         }

@@ -5,14 +5,12 @@ use crate::build::archive::{Input, Section};
 use crate::build::data::{DataRef, Segment};
 use crate::build::tar::{EntryKind, TarReader};
 use crate::{Error, ErrorKind, Result};
+use blockwright_device::os_name;
 use blockwright_ondisk::ext4::FileKind;
-use rustix::fs::{Mode, OFlags};
 use sha2::{Digest as _, Sha256, Sha512};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -214,12 +212,15 @@ pub(crate) trait Store {
 }
 
 /// An image layout in a directory. Links in it are not followed.
+#[cfg(unix)]
 pub(crate) struct Directory {
-    root: OwnedFd,
+    root: std::os::fd::OwnedFd,
 }
 
+#[cfg(unix)]
 impl Directory {
     pub fn open(path: &Path) -> Result<Self> {
+        use rustix::fs::{Mode, OFlags};
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
             rustix::io::Errno::NOENT => absent(),
@@ -229,8 +230,11 @@ impl Directory {
     }
 }
 
+#[cfg(unix)]
 impl Store for Directory {
     fn find(&self, name: &str) -> Result<Blob> {
+        use rustix::fs::{Mode, OFlags};
+        use std::os::fd::OwnedFd;
         let failed = |e: rustix::io::Errno| match e {
             rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR => {
                 at(invalid("a link in an image layout is not followed"), name)
@@ -250,6 +254,60 @@ impl Store for Directory {
         let file = rustix::fs::openat(from, last, flags, Mode::empty()).map_err(failed)?;
         let file = File::from(file);
         let metadata = file.metadata().map_err(|e| at(Error::from(e), name))?;
+        if !metadata.is_file() {
+            return Err(at(invalid("not a regular file"), name));
+        }
+        Ok(Blob {
+            file: Arc::new(file),
+            at: 0,
+            bytes: metadata.len(),
+        })
+    }
+}
+
+/// An image layout in a directory. Links in it are not followed, as far as looking at each component before it is opened can tell: the host opens nothing
+/// relative to a directory.
+#[cfg(not(unix))]
+pub(crate) struct Directory {
+    root: std::path::PathBuf,
+}
+
+#[cfg(not(unix))]
+impl Directory {
+    pub fn open(path: &Path) -> Result<Self> {
+        match std::fs::metadata(path) {
+            Ok(found) if found.is_dir() => Ok(Directory {
+                root: path.to_owned(),
+            }),
+            Ok(_) => Err(Error::new(ErrorKind::NotDirectory, "not a directory")),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(absent()),
+            Err(e) => Err(Error::from(e)),
+        }
+    }
+}
+
+#[cfg(not(unix))]
+impl Store for Directory {
+    fn find(&self, name: &str) -> Result<Blob> {
+        let failed = |e: io::Error| match e.kind() {
+            io::ErrorKind::NotFound => at(absent(), name),
+            _ => at(Error::from(e), name),
+        };
+        let mut path = self.root.clone();
+        for part in name.split('/').filter(|part| !part.is_empty()) {
+            path.push(part);
+            if std::fs::symlink_metadata(&path)
+                .map_err(failed)?
+                .is_symlink()
+            {
+                return Err(at(
+                    invalid("a link in an image layout is not followed"),
+                    name,
+                ));
+            }
+        }
+        let file = File::open(&path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
             return Err(at(invalid("not a regular file"), name));
         }
@@ -297,7 +355,7 @@ impl Members {
                         ] if bytes == entry.size => Member::File(Blob { file, at, bytes }),
                         _ => {
                             let what = "a sparse member is no part of an image";
-                            let path = std::ffi::OsStr::from_bytes(&entry.path);
+                            let path = &*os_name::of(&entry.path);
                             return Err(invalid(what).at(Path::new(path)));
                         }
                     },

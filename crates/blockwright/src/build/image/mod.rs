@@ -22,6 +22,7 @@ use super::tree::LayerTree;
 use super::{Rules, layer};
 use crate::{Error, ErrorKind, Result};
 use blob::{Blob, Digest, Directory, Members};
+use blockwright_device::os_name;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -59,8 +60,7 @@ impl ContainerImage {
     /// any other text, which is a path.
     #[must_use]
     pub fn parse(text: &std::ffi::OsStr) -> Option<Self> {
-        use std::os::unix::ffi::OsStrExt;
-        let bytes = text.as_bytes();
+        let bytes = os_name::bytes(text);
         let colon = bytes.iter().position(|b| *b == b':')?;
         let (kind, rest) = (&bytes[..colon], &bytes[colon + 1..]);
         // A name may have colons itself: docker-archive:FILE:debian:12.
@@ -71,7 +71,7 @@ impl ContainerImage {
             ),
             None => (rest, None),
         };
-        let path = PathBuf::from(std::ffi::OsStr::from_bytes(path));
+        let path = PathBuf::from(&*os_name::of(path));
         Some(match kind {
             b"oci" => ContainerImage::OciLayout {
                 dir: path,

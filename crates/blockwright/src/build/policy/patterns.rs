@@ -1,9 +1,8 @@
 //! Patterns of paths, as `--exclude` and `--fsverity` take them.
 
 use crate::{Error, ErrorKind, Result};
+use blockwright_device::os_name;
 use globset::{GlobBuilder, GlobMatcher};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// The longest pattern.
@@ -66,7 +65,7 @@ impl Patterns {
         self.0.iter().any(|pattern| {
             let what = if pattern.whole { path } else { name };
             (is_directory || !pattern.directories)
-                && pattern.glob.is_match(Path::new(OsStr::from_bytes(what)))
+                && pattern.glob.is_match(Path::new(&*os_name::of(what)))
         })
     }
 }

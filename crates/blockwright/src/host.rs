@@ -1,0 +1,65 @@
+//! What hosts have or lack: metadata of files, attributes, numbers of devices. Everything else of the library is the same everywhere.
+//!
+//! | | Linux | macOS, FreeBSD | Windows, WASI |
+//! |---|---|---|---|
+//! | owner, mode, device numbers, times of change | yes | yes | root, 0755 for directories and 0644 for files; no devices |
+//! | hard links in a source directory | found | found | each name is a file |
+//! | extended attributes, inode flags, project | yes | none are read | none are read |
+//! | a link at the end of a path | not followed | not followed | followed |
+
+#[cfg(feature = "build")]
+mod source;
+
+#[cfg(feature = "build")]
+pub(crate) use source::{HostFile, Time, flags, open, temp_dir, xattrs};
+
+/// The major number in Linux's 64-bit encoding of a device's number. Source: `makedev(3)` of the GNU C library.
+pub(crate) fn major(device: u64) -> u32 {
+    ((device >> 8) as u32 & 0xFFF) | ((device >> 32) as u32 & !0xFFF)
+}
+
+/// The minor number in Linux's 64-bit encoding.
+pub(crate) fn minor(device: u64) -> u32 {
+    (device as u32 & 0xFF) | ((device >> 12) as u32 & !0xFF)
+}
+
+/// Whether a file is a block special of the host.
+#[cfg(any(feature = "build", feature = "verity"))]
+pub(crate) fn is_block_device(metadata: &std::fs::Metadata) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        metadata.file_type().is_block_device()
+    }
+    #[cfg(not(unix))]
+    {
+        let _no_such_files = metadata;
+        false
+    }
+}
+
+/// The end of a file, or of a block special.
+#[cfg(feature = "verity")]
+pub(crate) fn end(mut file: &std::fs::File) -> std::io::Result<u64> {
+    use std::io::Seek as _;
+    // I/O is positional: the position means nothing.
+    file.seek(std::io::SeekFrom::End(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_are_those_of_linux() {
+        #[cfg(target_os = "linux")]
+        for number in [0, 0x0801, 0x1_0300, 0x0FFF_0010_00AB, u64::MAX] {
+            assert_eq!(
+                (major(number), minor(number)),
+                (rustix::fs::major(number), rustix::fs::minor(number))
+            );
+        }
+        assert_eq!((major(0x0801), minor(0x0801)), (8, 1));
+        assert_eq!((major(0x1_0300), minor(0x1_0300)), (3 + 0x100, 0));
+    }
+}
