@@ -148,6 +148,8 @@ impl Merger {
             }
             Err(e) => {
                 merger.tickets.close();
+                // Checkpoints take locks of lower ranks.
+                drop(thread);
                 // For requests that came meanwhile.
                 run(checkpoints);
                 Err(Error::new(ErrorKind::Io, "start the checkpoint daemon").detail(e.to_string()))
