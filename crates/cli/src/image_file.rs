@@ -4,7 +4,7 @@ use crate::args::ResizeArgs;
 use crate::failure::{At, Failure, Result};
 use crate::size::parse_size;
 use blockwright::reshape::{Resized, file_bytes};
-use blockwright_device::{NbdAddress, OpenMode};
+use blockwright_device::{NbdAddress, OpenMode, SharedDevice};
 use blockwright_disk::container::{self, detect_file};
 use std::fs::File;
 use std::path::Path;
@@ -122,11 +122,15 @@ pub fn prepare(args: &ResizeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Gives the image file its final length. Prepared space that is not needed is cut off; after an error only if the change was certainly not made.
+/// Gives the image file its final length. `device` opens the image. Prepared space that is not needed is cut off; after an error only if the change was certainly not made.
 ///
 /// # Errors
-/// Those of the host.
-pub fn finish(args: &ResizeArgs, resized: Option<&Resized>) -> Result<()> {
+/// Those of the host, and of `device` after a change that succeeded.
+pub fn finish(
+    args: &ResizeArgs,
+    device: impl FnOnce() -> Result<SharedDevice>,
+    resized: Option<&Resized>,
+) -> Result<()> {
     let mut slot = FILE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((file, before)) = slot.take() else {
         return Ok(());
@@ -135,12 +139,9 @@ pub fn finish(args: &ResizeArgs, resized: Option<&Resized>) -> Result<()> {
         Wanted::Bytes(bytes) => Some(bytes),
         Wanted::More(_) | Wanted::Fill | Wanted::Minimum => None,
     };
-    let device = match (
-        crate::wall::device(&args.image, OpenMode::default()),
-        resized,
-    ) {
+    let device = match (device(), resized) {
         (Ok(device), _) => device,
-        (Err(error), Some(_)) => return Err(error.into()),
+        (Err(error), Some(_)) => return Err(error),
         // The image keeps what it was given, and the command says why it failed.
         (Err(_), None) => return Ok(()),
     };

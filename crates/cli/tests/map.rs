@@ -190,7 +190,16 @@ fn damaged_volumes_are_drawn_with_what_is_wrong() {
 fn a_report_is_printed_although_the_map_fails() {
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
-    let args = ["-q", "--size", "256M", "-O", "^metadata_csum", "IMAGE"];
+    let args = [
+        "-q",
+        "--size",
+        "256M",
+        "-b",
+        "4096",
+        "-O",
+        "^metadata_csum",
+        "IMAGE",
+    ];
     good(&image, &[&["mkfs"], &args[..]].concat());
     let mut bytes = fs::read(&image).unwrap();
     // An incompatible feature that has no name.

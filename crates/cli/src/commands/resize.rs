@@ -47,7 +47,8 @@ pub fn resize(args: &ResizeArgs) -> Result<()> {
     wanted(args)?;
     prepare(args)?;
     let resized = run(args).map_err(|e| e.at(&place));
-    finish(args, resized.as_ref().ok())?;
+    let image = || Ok(crate::wall::device(&args.image, OpenMode::default())?);
+    finish(args, image, resized.as_ref().ok())?;
     let resized = resized?;
     let (groups, segments) = match resized.parts {
         Parts::Groups { before, now } => (Some((before, now)), None),
