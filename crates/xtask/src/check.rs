@@ -36,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bench", &["*"]),
     ("crash", &["*"]),
     ("fuzz", &["*"]),
+    ("offline", &["*"]),
     ("oracles", &[]),
     ("testing", &["*"]),
     ("xtask", &["oracles"]),

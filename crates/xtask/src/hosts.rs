@@ -136,7 +136,7 @@ fn library(what: &str, features: &str) -> Option<String> {
     compile(what, &["--package", "blockwright", "--features", features])
 }
 
-/// The library and the checker for another host, with ext4 alone and with all that is portable.
+/// The library and the checker for another host, with ext4 alone and with all that is portable; and the offline program.
 fn portable(target: &str) -> Vec<String> {
     let on = ["--target", target];
     let library = |features: &[&str]| {
@@ -152,10 +152,14 @@ fn portable(target: &str) -> Vec<String> {
             &[&on[..], &packages[..], &["--features", &listed]].concat(),
         )
     };
-    [&["ext4"][..], PORTABLE]
+    let mut faults: Vec<String> = [&["ext4"][..], PORTABLE]
         .into_iter()
         .filter_map(library)
-        .collect()
+        .collect();
+    let what = format!("the offline program for {target}");
+    let program = ["--package", "blockwright-offline"];
+    faults.extend(compile(&what, &[&on[..], &program[..]].concat()));
+    faults
 }
 
 fn compile(what: &str, of: &[&str]) -> Option<String> {
