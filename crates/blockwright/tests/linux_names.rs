@@ -505,8 +505,8 @@ fn encrypted_directories_are_listed_and_otherwise_refused() {
     }
 }
 
-/// Makes the volume strict: names in case-insensitive directories must be UTF-8.
-fn make_strict(device: &Arc<MemoryDevice>, format: Format) {
+/// Changes the number of the name encoding, and its flags.
+fn set_encoding(device: &Arc<MemoryDevice>, format: Format, encoding: u16, encoding_flags: u16) {
     use blockwright_device::{BlockDevice, DevOffset, Flags};
     let mut block = vec![0; 4096];
     let read = device.read_at(DevOffset(0), &mut block);
@@ -514,14 +514,16 @@ fn make_strict(device: &Arc<MemoryDevice>, format: Format) {
     let blocks: &[u64] = if format == Format::F2fs {
         let mut raw = blockwright_ondisk::f2fs::superblock::RawSuperblock::read(&block)
             .expect("a superblock");
-        raw.s_encoding_flags.set(1);
+        raw.s_encoding.set(encoding);
+        raw.s_encoding_flags.set(encoding_flags);
         raw.set_checksum();
         block.copy_from_slice(&raw.to_block());
         &[0, 4096]
     } else {
         let mut raw = blockwright_ondisk::ext4::RawSuperblock::read(&block[1024..2048])
             .expect("a superblock");
-        raw.encoding_flags.set(1);
+        raw.encoding.set(encoding);
+        raw.encoding_flags.set(encoding_flags);
         raw.set_checksum();
         block[1024..2048].copy_from_slice(&raw.to_bytes());
         &[0]
@@ -529,6 +531,61 @@ fn make_strict(device: &Arc<MemoryDevice>, format: Format) {
     for at in blocks {
         let written = device.write_at(DevOffset(*at), &block, Flags::empty());
         written.expect("written");
+    }
+}
+
+/// Makes the volume strict: names in case-insensitive directories must be UTF-8.
+fn make_strict(device: &Arc<MemoryDevice>, format: Format) {
+    set_encoding(device, format, 1, 1);
+}
+
+/// Nothing says how names of such a volume are folded: they are found by their bytes, and none is added.
+#[test]
+fn names_of_an_unknown_encoding_are_read() {
+    for device in images() {
+        let known = Volume::open_device(device.clone()).expect("opens");
+        let format = known.format();
+        let dirs = ["/fold/words", "/fold/many", "/plain"];
+        let names = |volume: &Volume, dir: &str| -> Vec<Vec<u8>> {
+            (volume.read_dir(dir).expect("listed"))
+                .map(|e| e.expect("an entry").file_name().as_bytes().to_vec())
+                .collect()
+        };
+        let contents = |volume: &Volume| -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
+            let read = |dir: &str, name: Vec<u8>| {
+                let bytes = volume.read(at(dir, &name)).expect("read");
+                (name, bytes)
+            };
+            let all = |dir: &&str| {
+                let names = names(volume, dir);
+                names.into_iter().map(|name| read(dir, name)).collect()
+            };
+            dirs.iter().map(all).collect()
+        };
+        let before = contents(&known);
+        assert!(before.iter().all(|dir| dir.len() > 3), "{format:?}");
+        known.close().expect("closed");
+
+        set_encoding(&device, format, 7, 0);
+        let volume = (Volume::options().read_only(true))
+            .open_device(device.clone())
+            .expect("opens");
+        assert!(contents(&volume) == before, "{format:?}");
+        let e = volume.read("/fold/many/no such name").expect_err("absent");
+        assert_eq!(e.kind(), ErrorKind::NotFound, "{format:?}: {e}");
+        volume.close().expect("closed");
+
+        // Writing is refused, with the encoding as the reason.
+        let why = match Volume::open_device(device.clone()) {
+            Err(e) => e.to_string(),
+            Ok(volume) => {
+                let e = volume.write("/fold/words/new", b"x").expect_err("refused");
+                assert_eq!(e.kind(), ErrorKind::ReadOnly, "{format:?}: {e}");
+                volume.read_only_reason().expect("a reason").to_string()
+            }
+        };
+        assert!(why.contains("encoding"), "{format:?}: {why}");
+        assert!(why.contains('7'), "{format:?}: {why}");
     }
 }
 

@@ -2,10 +2,12 @@
 
 use blockwright_test_support::lab as common;
 
+use blockwright_check::Mode;
+use blockwright_ondisk::ext4::extent::{self, Extent};
 use blockwright_ondisk::ext4::jbd2::RawJournalSuperblock;
-use blockwright_ondisk::ext4::{Ino, RawSuperblock};
+use blockwright_ondisk::ext4::{FileBlock, Ino, RawSuperblock, RoCompat};
 use common::volume::Volume;
-use common::{Lab, show, tools, verify};
+use common::{Lab, repair, show, tools, verify};
 use zerocopy::{FromBytes, IntoBytes};
 
 fn accepted(lab: &Lab, what: &str, image: &[u8]) {
@@ -154,4 +156,62 @@ fn values_with_other_padding() {
     assert_eq!(size, 500u32.to_le_bytes());
     size.copy_from_slice(&499u32.to_le_bytes());
     accepted(&lab, "padding", &v.image);
+}
+
+/// Android's images: files with the same contents share their blocks on purpose.
+#[test]
+fn blocks_that_a_feature_lets_files_share() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut v = Volume::new(made(&lab, "8M", "-t ext4 -b 1024 -O ^has_journal"));
+    let (big, middle) = (v.lookup("dir/big"), v.lookup("dir/sub/middle"));
+    let own = v.blocks(middle);
+    let maps_to = |v: &mut Volume, physical| {
+        let e = Extent {
+            logical: FileBlock(0),
+            physical,
+            len: own.len() as u32,
+            unwritten: false,
+        };
+        v.edit_inode(middle, |i| extent::write_leaf(&mut i.block, &[e]).unwrap());
+    };
+    // The two begin with the same bytes.
+    let first = v.blocks(big)[0];
+    maps_to(&mut v, first);
+    let without = v.image.clone();
+    v.edit_sb(|sb| {
+        let mut f = sb.features();
+        f.ro_compat |= RoCompat::SHARED_BLOCKS;
+        sb.set_features(f);
+    });
+    // The blocks that `middle` had are still in use by the bitmap.
+    let repaired = |image: &[u8]| {
+        let (report, after) = repair(image, Mode::Yes);
+        report.unwrap();
+        Volume::new(after)
+    };
+    let after = repaired(&v.image);
+    accepted(&lab, "shared blocks", &after.image);
+    let text = show(&verify(&after.image).unwrap());
+    let note = format!("{} blocks have several users", own.len());
+    assert!(
+        text.contains(&note) && text.contains("unshare_blocks"),
+        "{text}"
+    );
+    // Nothing is separated: there need not be room for it, and e2fsck does it only when it is told to.
+    assert_eq!(after.blocks(middle)[0], first);
+    assert_eq!(after.blocks(big)[0], first);
+    let free = |v: &Volume| u64::from(v.sb().free_blocks_count_lo.get());
+    assert_eq!(free(&after), free(&v) + own.len() as u64);
+
+    // Without the feature it is damage, and so is a block of the volume's metadata with it.
+    assert_ne!(repaired(&without).blocks(middle)[0], first);
+    let mut over = after;
+    let table = over.desc(0).inode_table;
+    maps_to(&mut over, table);
+    let report = verify(&over.image).unwrap();
+    assert!(!report.is_clean(), "{}", show(&report));
+    assert_ne!(repaired(&over.image).blocks(middle)[0], table);
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::run::{bw, good, json, refused};
-use common::{Scratch, available, e2fsck_clean, have, have_fuse, ok, our_mkfs, output};
+use common::{Scratch, available, e2fsck_clean, have, have_fuse, ok, our_mkfs, output, program};
 use std::fs;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -492,4 +492,41 @@ fn a_mount_gives_no_hints_unless_asked() {
         assert!(out.stdout.is_empty() && out.stderr.is_empty(), "{out:?}");
         good(&image, &["umount", at]);
     }
+}
+
+/// `df` of a mount has what `df` of the image has, and refuses what is not ours.
+#[test]
+fn the_space_of_a_mounted_volume_is_told() {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    for format in ["ext4", "f2fs"] {
+        let (image, mnt) = (scratch.path(format), scratch.dir(&format!("mnt-{format}")));
+        our_mkfs(&image, &["-t", format], "96M");
+        let before = json(&image, &["df", "--json", "IMAGE"]);
+        let _unmounts = Unmounts(mnt.clone());
+        ok(program().arg("mount").arg(&image).arg(&mnt));
+        fs::create_dir(mnt.join("dir")).unwrap();
+        for place in [mnt.clone(), mnt.join("dir")] {
+            let now = json(&place, &["df", "--json", "IMAGE"]);
+            for field in ["format", "block_bytes", "size", "inodes"] {
+                assert_eq!(now[field], before[field], "{format}: {field}");
+            }
+            assert_eq!(now["image"], place.to_str().unwrap());
+            let near = |field: &str| {
+                let of = |space: &serde_json::Value| space[field].as_i64().unwrap();
+                (of(&now) - of(&before)).abs() < 1 << 20
+            };
+            assert!(
+                near("used") && near("available"),
+                "{format}: {now} {before}"
+            );
+        }
+        let out = ok(program().arg("df").arg(&mnt));
+        assert!(out.contains("96.0 MiB") && out.contains("Use%"), "{out}");
+        ok(program().arg("umount").arg(&mnt));
+    }
+    let says = &["not a volume that blockwright has mounted"];
+    refused(program().arg("df").arg(scratch.dir("plain")), 1, says);
 }

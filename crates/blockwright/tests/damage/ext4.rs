@@ -10,8 +10,8 @@ use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevi
 use blockwright_ondisk::ext4::inode::{self, InodeFlags};
 use blockwright_ondisk::ext4::superblock::RawSuperblock;
 use blockwright_ondisk::ext4::{
-    BlockNo, Compat, FileKind, GroupNo, Ino, RoCompat, dir, extent, group_desc, htree, mmp,
-    orphan_file, xattr,
+    BlockNo, Compat, FileKind, GroupNo, Incompat, Ino, RoCompat, dir, extent, group_desc, htree,
+    mmp, orphan_file, xattr,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -238,6 +238,13 @@ pub fn with_mmp() -> Base {
 }
 
 impl Base {
+    /// Whether nothing waits for the next mount.
+    pub fn is_settled(&self) -> bool {
+        let features = Volume::new(self.image.clone()).sb().features();
+        !features.has_incompat(Incompat::NEEDS_RECOVERY)
+            && !features.has_ro_compat(RoCompat::ORPHAN_PRESENT)
+    }
+
     /// For [`Base::set`].
     pub fn whole(&self) -> Whole {
         Whole {

@@ -1,18 +1,21 @@
 //! Judging a damaged ext4 volume beside e2fsck.
 
-use super::ext4::{Base, bases};
+use super::ext4::{Base, bases, more_bases};
 use super::kernel::{self, Mounted};
 use super::lab::verdict::{e2fsck_clean, e2fsck_silent};
 use super::lab::{Rng, repair, show, verify};
 use super::tools::{self, Slot};
 use super::trees::{self, Tree};
-use super::{Judgement, cases, keep};
+use super::{Judgement, cases, keep, volume_of};
 use blockwright_check::Mode;
 use blockwright_device::MemoryDevice;
 use std::path::Path;
 
 pub fn run(own: u64, once: &[u64]) {
-    let bases = bases();
+    let mut bases = bases();
+    let common = bases.len();
+    // A log or an orphan that waits for a mount is damage to `e2fsck -n`.
+    bases.extend(more_bases().into_iter().filter(|b| b.is_settled()));
     let before: Vec<Tree> = bases
         .iter()
         .map(|b| {
@@ -52,10 +55,7 @@ pub fn run(own: u64, once: &[u64]) {
         })
         .collect();
     cases("ext4", own, once, |seed| {
-        let (n, round) = (
-            (seed % bases.len() as u64) as usize,
-            seed / bases.len() as u64,
-        );
+        let (n, round) = volume_of(seed, common, bases.len());
         // Mounting takes longer than all the rest: one round in ten.
         let kernel = by_kernel[n].then_some(Kernel {
             dir: dir.path(),

@@ -410,6 +410,12 @@ impl Base {
     }
 
     fn draw(&self, rng: &mut Rng) -> (Kind, BlockAddr) {
+        let is_rare = |kind| matches!(kind, Kind::List | Kind::Cluster | Kind::NatBits);
+        let rare: Vec<_> = self.targets.iter().filter(|(k, _)| is_rare(*k)).collect();
+        // What a volume alone has is worth half of its damage.
+        if !rare.is_empty() && (rare.len() == self.targets.len() || rng.below(2) == 0) {
+            return *rare[rng.below(rare.len() as u64) as usize];
+        }
         let kind = match rng.below(20) {
             0 => Kind::Superblock,
             1 => Kind::Checkpoint,

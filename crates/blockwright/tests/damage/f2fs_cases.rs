@@ -1,11 +1,11 @@
 //! Judging a damaged f2fs volume beside fsck.f2fs.
 
-use super::f2fs::{Base, bases};
+use super::f2fs::{Base, bases, more_bases};
 use super::lab::Rng;
 use super::lab::f2fs::{F2Volume, clean, names, repair_f2fs, show, verify_f2fs};
 use super::lab::verdict::fsck_f2fs_silent;
 use super::trees::{self, Tree};
-use super::{Judgement, cases, keep, tools};
+use super::{Judgement, cases, keep, tools, volume_of};
 use blockwright_check::Mode;
 use blockwright_check::f2fs::{IssueKind, Report};
 use blockwright_device::MemoryDevice;
@@ -13,7 +13,14 @@ use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use std::path::Path;
 
 pub fn run(own: u64, once: &[u64]) {
-    let bases = bases();
+    let mut bases = bases();
+    let common = bases.len();
+    // What was fsynced since a checkpoint is not there for fsck.f2fs.
+    let settled = |base: &Base| {
+        let report = verify_f2fs(&base.volume.device).expect("checked");
+        !names(&report).contains(&"RecoveryPending".to_owned())
+    };
+    bases.extend(more_bases().into_iter().filter(settled));
     let before: Vec<Tree> = bases
         .iter()
         .map(|b| {
@@ -26,7 +33,7 @@ pub fn run(own: u64, once: &[u64]) {
         .collect();
     let dir = tools::scratch();
     cases("f2fs", own, once, |seed| {
-        let n = (seed % bases.len() as u64) as usize;
+        let (n, _) = volume_of(seed, common, bases.len());
         judge(seed, &bases[n], &before[n], dir.path())
     });
 }

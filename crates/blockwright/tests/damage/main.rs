@@ -46,6 +46,20 @@ pub struct Judgement {
     pub faults: Vec<(&'static str, String)>,
 }
 
+/// Numbers from here on are of cases over rare volumes: with damage that others do not have a place for. One in this many numbers of a run
+/// stands for such a case, too.
+const RARE: u64 = 1 << 32;
+const RARE_STEP: usize = 4;
+
+/// Which of the two lists of volumes a case takes, and which volume of it: its number among both, and how often it came before.
+fn volume_of(seed: u64, common: usize, all: usize) -> (usize, u64) {
+    let (first, count, n) = match seed.checked_sub(RARE) {
+        Some(n) => (common, (all - common) as u64, n / RARE_STEP as u64),
+        None => (0, common as u64, seed),
+    };
+    (first + (n % count) as usize, n / count)
+}
+
 /// The cases of a run: the test's own number of them, or those of `BLOCKWRIGHT_DAMAGE=FORMAT:A..B`.
 fn seeds(format: &str, own: u64) -> Option<Range<u64>> {
     let Ok(text) = std::env::var("BLOCKWRIGHT_DAMAGE") else {
@@ -71,7 +85,10 @@ fn cases(format: &str, own: u64, once: &[u64], mut case: impl FnMut(u64) -> Judg
     let mut shown = 0;
     let start = std::time::Instant::now();
     let mut count = 0;
-    for seed in range.clone().chain(more) {
+    let rare = (range.clone().step_by(RARE_STEP))
+        .filter(|seed| *seed < RARE)
+        .map(|seed| RARE + seed);
+    for seed in range.clone().chain(more).chain(rare) {
         count += 1;
         let one = std::panic::AssertUnwindSafe(|| case(seed));
         let judged = std::panic::catch_unwind(one).unwrap_or_else(|_| Judgement {

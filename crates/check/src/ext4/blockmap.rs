@@ -266,6 +266,12 @@ impl BlockMap {
         self.groups.get(group.0 as usize).map_or(0, Bits::count)
     }
 
+    /// Blocks of the set.
+    pub fn blocks(&self) -> u64 {
+        let clusters: u64 = self.groups.iter().map(|g| u64::from(g.count())).sum();
+        clusters << self.cluster_bits
+    }
+
     /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.groups.iter().all(Bits::is_empty)

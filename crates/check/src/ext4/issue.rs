@@ -275,6 +275,10 @@ pub enum IssueKind {
         owner: Owner,
         other: Owner,
     },
+    #[error(
+        "{blocks} blocks have several users, as the feature shared_blocks allows; e2fsck -E unshare_blocks gives each its own"
+    )]
+    BlocksSharedByFeature { blocks: u64 },
 
     // Attributes.
     #[error("inode {ino}: attributes in the inode: {error}")]
@@ -480,6 +484,7 @@ impl IssueKind {
             | Self::JournalReplayed { .. }
             | Self::FastCommitReplayed { .. }
             | Self::FastCommitUnknown
+            | Self::BlocksSharedByFeature { .. }
             | Self::RecoveryFlagSet
             | Self::OrphanPending { .. }
             | Self::MmpInUse { .. } => Severity::Note,
@@ -549,7 +554,10 @@ impl IssueKind {
     pub fn unrepairable(&self) -> bool {
         matches!(
             self,
-            Self::JournalExternal | Self::MmpInUse { .. } | Self::FastCommitUnknown
+            Self::JournalExternal
+                | Self::MmpInUse { .. }
+                | Self::FastCommitUnknown
+                | Self::BlocksSharedByFeature { .. }
         )
     }
 }

@@ -2,10 +2,15 @@
 //!
 //! The scan of inodes only notes *that* a block was met twice. When there is one, a second walk over all inodes finds its
 //! owners.
+//!
+//! With the feature `shared_blocks`, which the images of Android have, files with the same contents share their blocks on
+//! purpose. The volume is never written by a mount, so that nothing can go wrong with them. They stay shared, also with `-y`:
+//! there need not be room for copies, and e2fsck separates them only when it is told to. A file that shares a block with the
+//! volume's metadata is damage nevertheless.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blockwright_ondisk::ext4::{BlockNo, Ino};
+use blockwright_ondisk::ext4::{BlockNo, Ino, RoCompat};
 
 use super::CheckError;
 use super::context::Checker;
@@ -53,6 +58,10 @@ impl Checker {
             return Ok(());
         }
         let geo = self.geo.clone();
+        if geo.features.has_ro_compat(RoCompat::SHARED_BLOCKS) {
+            let blocks = self.scan.twice.blocks();
+            self.problem(IssueKind::BlocksSharedByFeature { blocks });
+        }
         let mut first_owner: BTreeMap<u64, Owner> = BTreeMap::new();
         let mut order: Vec<Ino> = (1..geo.first_ino.0)
             .map(Ino)
@@ -97,12 +106,15 @@ impl Checker {
         first_owner: &mut BTreeMap<u64, Owner>,
     ) -> Result<(), CheckError> {
         let me = Owner::Inode(ino);
+        let allowed = self.geo.features.has_ro_compat(RoCompat::SHARED_BLOCKS);
         let mut shared: Option<(BlockNo, u64, Owner)> = None;
         let mut all: Vec<(BlockNo, u64, Owner)> = Vec::new();
         for (first, len) in runs {
             for block in (first.0..first.0 + len).map(BlockNo) {
                 let owner = if self.scan.metadata.contains(block) {
                     Owner::Metadata
+                } else if allowed {
+                    continue;
                 } else if let Some(owner) = first_owner.get(&block.0) {
                     *owner
                 } else {

@@ -9,7 +9,7 @@ use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::{
     BlockNo, ChecksumKind, Compat, FileKind, Geometry, GroupDesc, GroupFlags, GroupNo, Incompat,
-    Ino, Inode,
+    Ino, Inode, RoCompat,
 };
 
 use super::blockmap::BlockMap;
@@ -114,6 +114,13 @@ impl Claims {
             })
     }
 
+    /// Counts clusters that had an owner already. With `shared_blocks` they may have several.
+    fn count_again(&mut self, clusters: u64) {
+        if !self.geo.features.has_ro_compat(RoCompat::SHARED_BLOCKS) {
+            self.out.claimed_twice += clusters << self.geo.cluster_bits;
+        }
+    }
+
     /// The volume's own metadata.
     fn metadata(&mut self, checker: &Checker) {
         let geo = self.geo.clone();
@@ -176,7 +183,7 @@ impl Owner<'_> {
 
     fn take(&mut self, first: BlockNo, len: u64) {
         let again = self.claims.claim(self.kind, first, len);
-        self.claims.out.claimed_twice += again << self.claims.geo.cluster_bits;
+        self.claims.count_again(again);
     }
 
     /// Decides what the pieces are that were met so far.
@@ -195,7 +202,7 @@ impl Owner<'_> {
 impl MapSink for Owner<'_> {
     fn tree(&mut self, block: BlockNo) -> bool {
         let again = self.claims.claim(self.tree_kind, block, 1);
-        self.claims.out.claimed_twice += again << self.claims.geo.cluster_bits;
+        self.claims.count_again(again);
         again == 0
     }
 

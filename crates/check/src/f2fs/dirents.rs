@@ -76,10 +76,11 @@ pub(super) fn read(
     (Vec::new(), errors)
 }
 
-/// The hash that a name must have; `None` where only the holder of a key knows.
+/// The hash that a name must have; `None` where only the holder of a key knows, or one that knows the volume's encoding.
 pub(super) fn hash_of(dir: &DirInfo, name: &[u8]) -> Option<u32> {
     match (dir.encrypted, dir.casefold) {
         (true, true) => None,
+        (false, true) if !dir.folding_known => None,
         (false, true) => {
             let folded = hash::fold_name(name);
             Some(hash::casefold_hash(name, Some(&folded)))

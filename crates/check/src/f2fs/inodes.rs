@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use blockwright_ondisk::common::casefold::ENCODING_UTF8_12_1;
+use blockwright_ondisk::common::casefold::{self, ENCODING_UTF8_12_1};
 use blockwright_ondisk::f2fs::compress::CLUSTER_LOGS;
 use blockwright_ondisk::f2fs::inode::{self, INLINE_RESERVED_WORDS, RawExtra, WORDS_OFFSET};
 use blockwright_ondisk::f2fs::{
@@ -16,6 +16,7 @@ use super::issue::IssueKind;
 use super::mend::{mend, restore_extra_size};
 use super::nodes::{Place, Walk, footer_of};
 use super::state::{DirInfo, InodeState};
+use super::superblock::ENCODING_NONE;
 
 /// The cluster size in a compressed file's inode, when no such size exists.
 fn cluster_log_unknown(inode: &Inode, kind: FileKind, features: Features) -> Option<u8> {
@@ -160,7 +161,7 @@ impl Checker {
         self.check_compression(&w)?;
         let folds = kind == FileKind::Directory
             && geo.features.contains(Features::CASEFOLD)
-            && self.sb.s_encoding.get() == ENCODING_UTF8_12_1;
+            && self.sb.s_encoding.get() != ENCODING_NONE;
         if w.inode.flags.contains(InodeFlags::CASEFOLD)
             && !folds
             && self.problem(IssueKind::CasefoldFlag { ino })
@@ -361,12 +362,18 @@ impl Checker {
     }
 
     fn keep_directory(&mut self, w: &Walk, first_block: usize) {
+        let casefold = w.inode.flags.contains(InodeFlags::CASEFOLD)
+            && self.geo.features.contains(Features::CASEFOLD);
+        let encoding = match self.sb.s_encoding.get() {
+            ENCODING_NONE => ENCODING_UTF8_12_1,
+            encoding => encoding,
+        };
         self.scan.dirs.push(DirInfo {
             ino: w.ino,
             blocks: first_block,
             inline: w.inode.inline.contains(InlineFlags::DENTRY),
-            casefold: w.inode.flags.contains(InodeFlags::CASEFOLD)
-                && self.geo.features.contains(Features::CASEFOLD),
+            casefold,
+            folding_known: casefold::is_known(encoding),
             encrypted: w.inode.advise.contains(Advise::ENCRYPT),
             dir_level: w.inode.dir_level,
             depth: w.inode.current_depth,

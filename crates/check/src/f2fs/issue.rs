@@ -22,6 +22,10 @@ pub enum IssueKind {
         "superblock: directories may be case-insensitive, but no encoding of names is given; Linux does not mount the volume"
     )]
     EncodingMissing,
+    #[error(
+        "superblock: the name encoding {encoding} is not known; names of case-insensitive directories are not compared with their hashes, and Linux does not mount the volume"
+    )]
+    EncodingUnknown { encoding: u16 },
     #[error("checkpoint pack {pack}: unusable ({error})")]
     CheckpointBad { pack: u8, error: FormatErrorBox },
     #[error("checkpoint pack {pack}: written whole, but impossible ({error})")]
@@ -364,6 +368,7 @@ impl IssueKind {
             Self::CheckpointBad { .. }
             | Self::MarkedErroneous { .. }
             | Self::CheckpointDisabled
+            | Self::EncodingUnknown { .. }
             | Self::QuotaUncounted
             | Self::RecoveryPending { .. }
             | Self::OrphanPending { .. }
@@ -429,6 +434,7 @@ impl IssueKind {
                 | Self::CompressUnseen { .. }
                 | Self::QuotaInode { .. }
                 | Self::CheckpointDisabled
+                | Self::EncodingUnknown { .. }
                 | Self::QuotaUncounted
                 | Self::RecoveryPending { .. }
                 | Self::RecoveryRefused { .. }

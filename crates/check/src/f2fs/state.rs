@@ -45,6 +45,8 @@ pub(super) struct DirInfo {
     pub blocks: usize,
     pub inline: bool,
     pub casefold: bool,
+    /// How the volume's encoding folds names is known.
+    pub folding_known: bool,
     pub encrypted: bool,
     pub dir_level: u8,
     pub depth: u32,

@@ -17,7 +17,7 @@ use super::store::Store;
 const KNOWN: Features = Features::KNOWN.difference(Features::ZONED);
 
 /// `s_encoding` of volumes that name none.
-const ENCODING_NONE: u16 = 0;
+pub(super) const ENCODING_NONE: u16 = 0;
 
 fn read(device: &SharedDevice) -> Result<Vec<u8>, CheckError> {
     if device.geometry().bytes < 2 * BLOCK_SIZE as u64 {
@@ -76,12 +76,8 @@ pub(super) fn open(
     if several && device.geometry().bytes / (BLOCK_SIZE as u64) < sb.geo.main_end() {
         names.push("several devices".to_owned());
     }
-    // Nothing says how its names are folded; Linux does not mount it.
     let casefold = sb.geo.features.contains(Features::CASEFOLD);
     let encoding = sb.raw.s_encoding.get();
-    if casefold && encoding != ENCODING_UTF8_12_1 && encoding != ENCODING_NONE {
-        names.push(format!("name encoding {encoding}"));
-    }
     if !names.is_empty() {
         return Err(CheckError::Unsupported { names });
     }
@@ -90,6 +86,10 @@ pub(super) fn open(
     if casefold && encoding == ENCODING_NONE && log.problem(IssueKind::EncodingMissing) {
         raw.s_encoding.set(ENCODING_UTF8_12_1);
         stale = [true; 2];
+    }
+    // Nothing says how its names are folded, and what would be right instead.
+    if casefold && encoding != ENCODING_UTF8_12_1 && encoding != ENCODING_NONE {
+        log.problem(IssueKind::EncodingUnknown { encoding });
     }
     Ok((raw, Arc::new(sb.geo), stale))
 }

@@ -1,16 +1,19 @@
 //! `du` and `df`.
 
+use super::stats::{connect, said};
 use crate::args::{DfArgs, DuArgs};
 use crate::failure::{At, Result, Tally};
 use crate::image::{Access, Image, Images};
 use crate::operand::Inside;
 use crate::output::{Out, Table, base64_unless_text, human, text};
 use blockwright::walk::WalkStep;
+use blockwright_vfs::stats::Value;
 use blockwright_vfs::{FileKind, Ino, InodeRef};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::Write;
+use std::path::Path;
 
 /// What a file or a directory with all below it takes.
 #[derive(Serialize)]
@@ -168,8 +171,8 @@ fn usage(image: &Image, path: &[u8], sum: Sum) -> Usage {
 #[derive(Serialize)]
 struct SpaceJson {
     image: String,
-    format: &'static str,
-    block_bytes: u32,
+    format: String,
+    block_bytes: u64,
     size: u64,
     used: u64,
     free: u64,
@@ -195,9 +198,14 @@ fn percent(used: u64, of: u64) -> String {
 pub fn df(args: &DfArgs) -> Result<()> {
     let mut out = Out::new();
     let mut tally = Tally::default();
+    // Mounts are asked before the first image is opened, which confines the program.
+    let mounts: Vec<Option<Result<SpaceJson>>> = (args.images.iter().map(Path::new))
+        .map(|path| path.is_dir().then(|| space_of_mount(path)))
+        .collect();
     let mut found = Vec::new();
-    for image in &args.images {
-        if let Some(space) = tally.note(space_of(image))? {
+    for (image, mounted) in args.images.iter().zip(mounts) {
+        let space = mounted.unwrap_or_else(|| space_of(image));
+        if let Some(space) = tally.note(space)? {
             found.push(space);
         }
     }
@@ -244,20 +252,66 @@ fn space_of(image: &OsStr) -> Result<SpaceJson> {
     let image = Image::open(&path, Access::Read)?;
     let place = path.display().to_string();
     let s = image.vfs().statfs().at(&place)?;
-    let unit = u64::from(s.block_bytes);
-    let bytes = |blocks: u64| blocks.saturating_mul(unit);
-    let space = SpaceJson {
-        image: place,
-        format: image.vfs().format().name,
-        block_bytes: s.block_bytes,
-        size: bytes(s.blocks),
-        used: bytes(s.blocks.saturating_sub(s.blocks_free)),
-        free: bytes(s.blocks_free),
-        available: bytes(s.blocks_available),
+    let counts = Counts {
+        block_bytes: u64::from(s.block_bytes),
+        blocks: s.blocks,
+        free: s.blocks_free,
+        available: s.blocks_available,
         inodes: s.files,
-        inodes_used: s.files.saturating_sub(s.files_free),
         inodes_free: s.files_free,
     };
+    let space = counts.space(place, image.vfs().format().name.to_owned());
     image.close()?;
     Ok(space)
+}
+
+/// The space of a mounted volume of ours, at its mount point or any directory of it.
+fn space_of_mount(path: &Path) -> Result<SpaceJson> {
+    let place = path.display().to_string();
+    let stats = connect(path)?.stats().map_err(|e| said(&e).at(&place))?;
+    let format = stats.metrics().iter().find(|m| m.name == "format");
+    let format = match format.map(|m| &m.value) {
+        Some(Value::Text(format)) => format.clone(),
+        _ => String::new(),
+    };
+    let s = rustix::fs::statvfs(path).map_err(std::io::Error::from);
+    let s = s.at(&place)?;
+    let counts = Counts {
+        block_bytes: s.f_frsize,
+        blocks: s.f_blocks,
+        free: s.f_bfree,
+        available: s.f_bavail,
+        inodes: s.f_files,
+        inodes_free: s.f_ffree,
+    };
+    Ok(counts.space(place, format))
+}
+
+/// What `statfs` tells.
+struct Counts {
+    block_bytes: u64,
+    blocks: u64,
+    free: u64,
+    /// Free for users who are not root.
+    available: u64,
+    inodes: u64,
+    inodes_free: u64,
+}
+
+impl Counts {
+    fn space(&self, image: String, format: String) -> SpaceJson {
+        let bytes = |blocks: u64| blocks.saturating_mul(self.block_bytes);
+        SpaceJson {
+            image,
+            format,
+            block_bytes: self.block_bytes,
+            size: bytes(self.blocks),
+            used: bytes(self.blocks.saturating_sub(self.free)),
+            free: bytes(self.free),
+            available: bytes(self.available),
+            inodes: self.inodes,
+            inodes_used: self.inodes.saturating_sub(self.inodes_free),
+            inodes_free: self.inodes_free,
+        }
+    }
 }

@@ -91,7 +91,9 @@ pub struct Fs {
 const OP: &str = "mount";
 
 /// Read-only-compatible features that this engine knows but cannot write.
-const UNWRITABLE: RoCompat = RoCompat::BIGALLOC.union(RoCompat::READ_ONLY);
+const UNWRITABLE: RoCompat = RoCompat::BIGALLOC
+    .union(RoCompat::READ_ONLY)
+    .union(RoCompat::SHARED_BLOCKS);
 
 fn format_error(error: FormatError) -> Error {
     let kind = match error {

@@ -50,14 +50,15 @@ struct Wanted<'a> {
     name: &'a [u8],
     /// Its folded form, in a case-insensitive directory.
     folded: Option<Cow<'a, [u8]>>,
-    hash: u32,
+    /// `None` in a case-insensitive directory of an unknown encoding: all entries are compared.
+    hash: Option<u32>,
     /// The directory is encrypted: the name is what an entry is shown by.
     shown: bool,
 }
 
 impl Wanted<'_> {
     fn is(&self, entry: &DirEntry<'_>) -> bool {
-        if entry.hash != self.hash {
+        if self.hash.is_some_and(|hash| hash != entry.hash) {
             return false;
         }
         if self.shown {
@@ -113,39 +114,38 @@ impl Directories {
     }
 
     /// `None`: no entry of this directory can be called so.
-    fn wanted<'a>(&self, body: &Body, name: &'a [u8]) -> Result<Option<Wanted<'a>>> {
+    fn wanted<'a>(&self, body: &Body, name: &'a [u8]) -> Option<Wanted<'a>> {
         if is_encrypted(body) {
-            return Ok(nokey::hash_of(name).map(|(hash, _)| Wanted {
+            return nokey::hash_of(name).map(|(hash, _)| Wanted {
                 name,
                 folded: None,
-                hash,
+                hash: Some(hash),
                 shown: true,
-            }));
+            });
         }
         if !body.inode.flags.contains(InodeFlags::CASEFOLD) {
-            let hash = hash::name_hash(name);
-            return Ok(Some(Wanted {
+            return Some(Wanted {
                 name,
                 folded: None,
-                hash,
+                hash: Some(hash::name_hash(name)),
                 shown: false,
-            }));
+            });
         }
-        let encoding = self.volume.sb.raw.s_encoding.get();
-        if !casefold::is_known(encoding) {
-            return Err(
-                Error::new(ErrorKind::UnsupportedFeature, OP).detail(format!(
-                    "the volume's name encoding {encoding} is not known"
-                )),
-            );
+        if !casefold::is_known(self.volume.sb.raw.s_encoding.get()) {
+            return Some(Wanted {
+                name,
+                folded: None,
+                hash: None,
+                shown: false,
+            });
         }
         let folded = hash::fold_name(name);
-        Ok(Some(Wanted {
+        Some(Wanted {
             name,
-            hash: hash::casefold_hash(name, Some(&folded)),
+            hash: Some(hash::casefold_hash(name, Some(&folded))),
             folded: Some(folded),
             shown: false,
-        }))
+        })
     }
 
     /// A block of a directory; `None` where there is none. Its entries are checked when it is read.
@@ -201,12 +201,17 @@ impl Directories {
     /// Hash of a name as this directory has it.
     ///
     /// # Errors
-    /// `KeyRequired` for an encrypted directory.
+    /// `KeyRequired` for an encrypted directory; `UnsupportedFeature` for a case-insensitive one of an unknown encoding.
     pub(crate) fn name_hash(&self, body: &Body, name: &[u8]) -> Result<u32> {
-        match self.wanted(body, name)? {
-            Some(wanted) if !wanted.shown => Ok(wanted.hash),
-            _ => Err(Error::new(ErrorKind::KeyRequired, "hash a name")
-                .detail("the directory is encrypted")),
+        const OP: &str = "hash a name";
+        match self.wanted(body, name) {
+            Some(wanted) if !wanted.shown => wanted.hash.ok_or_else(|| {
+                let encoding = self.volume.sb.raw.s_encoding.get();
+                Error::new(ErrorKind::UnsupportedFeature, OP).detail(format!(
+                    "the volume's name encoding {encoding} is not known"
+                ))
+            }),
+            _ => Err(Error::new(ErrorKind::KeyRequired, OP).detail("the directory is encrypted")),
         }
     }
 
@@ -219,8 +224,17 @@ impl Directories {
         give: &mut dyn FnMut(Option<u64>, DirEntry<'_>),
     ) -> Result<()> {
         let own = f2fs(dir);
-        let Some(wanted) = self.wanted(body, name)? else {
+        let Some(wanted) = self.wanted(body, name) else {
             return Ok(());
+        };
+        let Some(hash) = wanted.hash else {
+            return self.each_entry(dir, body, 0, &mut |at, entry| {
+                if !wanted.is(entry) {
+                    return ControlFlow::Continue(());
+                }
+                give(at, *entry);
+                ControlFlow::Break(())
+            });
         };
         if body.inode.inline.contains(InlineFlags::DENTRY) {
             let node = self.nodes.inode_node(own.ino)?;
@@ -232,7 +246,7 @@ impl Directories {
             return Ok(());
         }
         for level in 0..Self::depth(body) {
-            let (first, count) = dir_geometry::bucket(level, body.inode.dir_level, wanted.hash);
+            let (first, count) = dir_geometry::bucket(level, body.inode.dir_level, hash);
             for at in first..first + count {
                 if at >= dir.size().div_ceil(4096) {
                     break;
@@ -242,7 +256,7 @@ impl Directories {
                 };
                 let view = DentryView::verified(&block, DentryLayout::BLOCK)
                     .map_err(|e| self.volume.refused(OP, own.ino, &e))?;
-                if let Some(entry) = view.with_hash(wanted.hash).find(|e| wanted.is(e)) {
+                if let Some(entry) = view.with_hash(hash).find(|e| wanted.is(e)) {
                     give(Some(at), entry);
                     return Ok(());
                 }
@@ -273,9 +287,8 @@ impl Directories {
         cookie: u64,
         sink: &mut dyn FnMut(vt::DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let own = f2fs(dir);
         let encrypted = is_encrypted(body);
-        let mut give = |block: u64, entry: &DirEntry<'_>| {
+        self.each_entry(dir, body, cookie, &mut |block, entry| {
             let name = match encrypted && !is_dots(entry.name) {
                 true => Cow::Owned(nokey::encode((entry.hash, 0), entry.name)),
                 false => Cow::Borrowed(entry.name),
@@ -284,9 +297,20 @@ impl Directories {
                 ino: vfs_ino(entry.ino),
                 kind: entry.kind.map(vfs_kind),
                 name: &name,
-                cookie: block * SLOTS_PER_BLOCK as u64 + entry.slot as u64 + 1,
+                cookie: block.unwrap_or(0) * SLOTS_PER_BLOCK as u64 + entry.slot as u64 + 1,
             })
-        };
+        })
+    }
+
+    /// Goes through the entries after `cookie`; `give` gets each with the block it is in (`None`: the inode).
+    fn each_entry(
+        &self,
+        dir: &vfs::Inode,
+        body: &Body,
+        cookie: u64,
+        give: &mut dyn FnMut(Option<u64>, &DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let own = f2fs(dir);
         let per = SLOTS_PER_BLOCK as u64;
         if body.inode.inline.contains(InlineFlags::DENTRY) {
             let node = self.nodes.inode_node(own.ino)?;
@@ -294,7 +318,7 @@ impl Directories {
             let view = self.view(own.ino, body, bytes, body.layout.inline_dentries())?;
             let from = usize::try_from(cookie).unwrap_or(usize::MAX);
             for entry in view.iter_from(from) {
-                if give(0, &entry).is_break() {
+                if give(None, &entry).is_break() {
                     break;
                 }
             }
@@ -321,7 +345,7 @@ impl Directories {
                 let view = DentryView::verified(&bytes, DentryLayout::BLOCK)
                     .map_err(|e| self.volume.refused(OP, own.ino, &e))?;
                 for entry in view.iter_from(std::mem::take(&mut from)) {
-                    if give(block, &entry).is_break() {
+                    if give(Some(block), &entry).is_break() {
                         return Ok(());
                     }
                 }

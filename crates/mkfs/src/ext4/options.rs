@@ -117,6 +117,7 @@ const UNMADE_COMPAT: Compat = Compat::DIR_PREALLOC.union(Compat::IMAGIC_INODES);
 const UNMADE_INCOMPAT: Incompat = Incompat::NEEDS_RECOVERY;
 const UNMADE_RO_COMPAT: RoCompat = RoCompat::BTREE_DIR
     .union(RoCompat::READ_ONLY)
+    .union(RoCompat::SHARED_BLOCKS)
     .union(RoCompat::ORPHAN_PRESENT);
 
 impl FormatOptions {

@@ -169,6 +169,7 @@ impl RoCompat {
         .union(Self::METADATA_CSUM)
         .union(Self::READ_ONLY)
         .union(Self::PROJECT)
+        .union(Self::SHARED_BLOCKS)
         .union(Self::VERITY)
         .union(Self::ORPHAN_PRESENT);
 }

@@ -19,7 +19,9 @@ use crate::error::{ReshapeError, Result};
 const DESCRIPTORS: &str = "group descriptors";
 
 /// Read-only-compatible features of volumes that are not changed, although their structures are known.
-const UNCHANGED: RoCompat = RoCompat::BTREE_DIR.union(RoCompat::READ_ONLY);
+const UNCHANGED: RoCompat = RoCompat::BTREE_DIR
+    .union(RoCompat::READ_ONLY)
+    .union(RoCompat::SHARED_BLOCKS);
 
 /// A volume being changed.
 pub(crate) struct Volume {
