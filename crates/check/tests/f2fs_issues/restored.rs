@@ -98,7 +98,7 @@ fn case_insensitive_directories_of_an_unknown_encoding() {
     };
     assert!(lab.fsck(&v.device).0);
     unknown(&v.device);
-    // Names that an encoding may fold to anything: no hash of theirs is wrong. (fsck.f2fs 1.16 ends with SIGSEGV here.)
+    // Names that an encoding may fold to anything: no hash of theirs is wrong. (fsck.f2fs 1.15 ends with SIGSEGV here.)
     let dir = v.lookup("dir");
     let flag = InodeFlags::CASEFOLD.bits();
     v.edit_inode(dir, |h| h.flags.set(h.flags.get() | flag));

@@ -179,6 +179,7 @@ const ELSEWHERE: &[&str] = &[
     "JournalExternal",
     "MmpInUse",
     "XattrValueRefs",
+    "BlocksSharedByFeature",
 ];
 
 #[test]
