@@ -563,7 +563,7 @@ fn names_of_an_unknown_encoding_are_read() {
             dirs.iter().map(all).collect()
         };
         let before = contents(&known);
-        assert!(before.iter().all(|dir| dir.len() > 3), "{format:?}");
+        assert!(before.iter().all(|dir| !dir.is_empty()), "{format:?}");
         known.close().expect("closed");
 
         set_encoding(&device, format, 7, 0);

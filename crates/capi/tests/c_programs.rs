@@ -113,6 +113,8 @@ fn compile_and_run(source: &Path, how: How, dir: &Path, args: &[&str]) -> String
             let mut valgrind = Command::new("valgrind");
             valgrind
                 .args(["--quiet", "--error-exitcode=9", "--leak-check=full"])
+                // A thread that never waits would keep the others from running.
+                .arg("--fair-sched=yes")
                 .arg("--errors-for-leak-kinds=definite")
                 .arg(&program)
                 .env("NO_URING", "1");

@@ -523,6 +523,7 @@ fn the_space_of_a_mounted_volume_is_told() {
                 "{format}: {now} {before}"
             );
         }
+        refused(program().arg("df").arg(&mnt).arg(&image), 2, &["not both"]);
         let out = ok(program().arg("df").arg(&mnt));
         assert!(out.contains("96.0 MiB") && out.contains("Use%"), "{out}");
         ok(program().arg("umount").arg(&mnt));

@@ -62,7 +62,7 @@ fn shared_blocks_are_read_and_never_written() {
         &["mkdir", "IMAGE:/new"][..],
         &["rm", "IMAGE:/first"],
         &["resize", "IMAGE", "32M"],
-        &["set", "IMAGE", "-L", "new"],
+        &["set", "IMAGE", "label=new"],
     ] {
         let out = output(&mut bw(&image, args));
         assert!(!out.status.success(), "{args:?}");

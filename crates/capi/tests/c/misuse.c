@@ -9,7 +9,7 @@ static void *use(void *arg) {
     bw_error own;
     bw_status last = BW_OK;
     /* Until the main thread closes the volume; from then on each call is refused. */
-    for (int i = 0; i < 100000; i++) {
+    for (int i = 0;; i++) {
         char path[32] = "";
         bw_file f;
         snprintf(path, sizeof path, "/t%d", i % 50);

@@ -5,7 +5,7 @@
 //! volume (`meta_bg`), and this project's mkfs and reshape. All of them write the superblock's copies as well, at the end. So where the copy's features
 //! fit what is on the volume better than the superblock's own, they are the volume's; and after a change that was cut off before its end, they do not.
 //!
-//! Where the device cannot read what speaks for or against features, they stay as they are.
+//! What the device cannot read speaks neither for nor against features: the caller decides whether it may go on with those of the superblock.
 
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::dir::DirFormat;
@@ -35,15 +35,18 @@ fn with_layout_of(mut features: Features, copy: Features) -> Features {
 
 /// A superblock whose features of the layout fit what is on the volume, when those of `sb` do not. `copy` looks for a copy of the superblock;
 /// `lenient` makes a geometry.
+///
+/// # Errors
+/// When the device fails.
 pub(super) fn fitting(
     device: &SharedDevice,
     sb: &Superblock,
     copy: impl FnOnce() -> Option<Superblock>,
     lenient: impl Fn(&RawSuperblock) -> Option<Superblock>,
-) -> Option<Superblock> {
-    let mut least = contradictions(device, &sb.geo).ok()?;
+) -> Result<Option<Superblock>, CheckError> {
+    let mut least = contradictions(device, &sb.geo)?;
     if least == 0 {
-        return None;
+        return Ok(None);
     }
     let own = sb.raw.features();
     let mut candidates = Vec::new();
@@ -60,15 +63,13 @@ pub(super) fn fitting(
         let mut raw = sb.raw;
         raw.set_features(features);
         let Some(other) = lenient(&raw) else { continue };
-        let Ok(against) = contradictions(device, &other.geo) else {
-            continue;
-        };
+        let against = contradictions(device, &other.geo)?;
         if against < least {
             least = against;
             best = Some(other);
         }
     }
-    best
+    Ok(best)
 }
 
 /// Which features one superblock lacks that the other has, and the other way round.

@@ -92,6 +92,16 @@ fn find_copy(
 impl Checker {
     /// Finds a usable superblock.
     pub fn open(device: SharedDevice, options: &CheckOptions) -> Result<Self, CheckError> {
+        Self::open_or(device, options, Err)
+    }
+
+    /// As [`Checker::open`]. `unread` is asked when the device cannot read what speaks for or against the features of the layout: with `Ok` they
+    /// stay as they are.
+    pub fn open_or(
+        device: SharedDevice,
+        options: &CheckOptions,
+        unread: impl FnOnce(CheckError) -> Result<(), CheckError>,
+    ) -> Result<Self, CheckError> {
         let bytes = device.geometry().bytes;
         let mut log = Log::new(options.mode, options.max_issues);
         if bytes < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
@@ -124,7 +134,9 @@ impl Checker {
                 Ok(sb) => {
                     let copy = || find_copy(&device, bytes, &raw).map(|(copy, _)| copy);
                     let lenient = |raw: &RawSuperblock| lenient(raw, bytes).ok();
-                    match layout_features::fitting(&device, &sb, copy, lenient) {
+                    let fitting = layout_features::fitting(&device, &sb, copy, lenient)
+                        .or_else(|e| unread(e).map(|()| None))?;
+                    match fitting {
                         Some(fitting) => {
                             found_bad = Some(IssueKind::FeaturesContradicted {
                                 what: layout_features::difference(&sb, &fitting),

@@ -39,7 +39,7 @@ pub fn usage(device: SharedDevice, options: &UsageOptions) -> Result<Usage, Chec
         progress: options.progress.clone(),
         ..CheckOptions::default()
     };
-    let mut checker = Checker::open(device, &check)?;
+    let mut checker = Checker::open_or(device, &check, |_| Ok(()))?;
     let table = checker.descs.first().map_or(0, |desc| desc.inode_table.0);
     let sought = checker.seek_first_table();
     let journal = checker.recover_journal();

@@ -606,7 +606,7 @@ pub struct DfArgs {
     /// Report as JSON: an object for one image, a list for several
     #[arg(long)]
     pub json: bool,
-    /// Image files, block devices, or directories of mounted volumes
+    /// Image files and block devices, or directories of mounted volumes
     #[arg(required = true, value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
     pub images: Vec<OsString>,
 }

@@ -2,7 +2,7 @@
 
 use super::stats::{connect, said};
 use crate::args::{DfArgs, DuArgs};
-use crate::failure::{At, Result, Tally};
+use crate::failure::{At, Failure, Result, Tally};
 use crate::image::{Access, Image, Images};
 use crate::operand::Inside;
 use crate::output::{Out, Table, base64_unless_text, human, text};
@@ -198,13 +198,23 @@ fn percent(used: u64, of: u64) -> String {
 pub fn df(args: &DfArgs) -> Result<()> {
     let mut out = Out::new();
     let mut tally = Tally::default();
-    // Mounts are asked before the first image is opened, which confines the program.
-    let mounts: Vec<Option<Result<SpaceJson>>> = (args.images.iter().map(Path::new))
-        .map(|path| path.is_dir().then(|| space_of_mount(path)))
-        .collect();
+    // The program is confined where it reads an image, and cannot ask a server then.
+    let mounts = (args.images.iter()).filter(|path| Path::new(path).is_dir());
+    let mounted = match mounts.count() {
+        0 => false,
+        n if n == args.images.len() => true,
+        _ => {
+            return Err(Failure::usage(
+                "df takes images or mount points, not both at once",
+            ));
+        }
+    };
     let mut found = Vec::new();
-    for (image, mounted) in args.images.iter().zip(mounts) {
-        let space = mounted.unwrap_or_else(|| space_of(image));
+    for image in &args.images {
+        let space = match mounted {
+            true => space_of_mount(Path::new(image)),
+            false => space_of(image),
+        };
         if let Some(space) = tally.note(space)? {
             found.push(space);
         }
