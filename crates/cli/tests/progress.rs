@@ -209,6 +209,14 @@ fn a_signal_leaves_no_half_file() {
                 cp.arg(&from).arg(format!("{}:/half", image.display()));
                 let begun = || start.elapsed() > Duration::from_millis(150 + 40 * hits);
                 let out = interrupted(&mut cp, name, begun);
+                // The host lets go of the image a moment after a process that died with requests in its ring.
+                let ended = Instant::now();
+                while !output(&mut bw(&image, &["mkdir", "-p", "IMAGE:/seen"]))
+                    .status
+                    .success()
+                {
+                    assert!(ended.elapsed() < Duration::from_secs(10), "still in use");
+                }
                 if out.status.signal().is_none() && was_interrupted(&out) {
                     hits += 1;
                     let names = good(&image, &["ls", "IMAGE:/"]);
