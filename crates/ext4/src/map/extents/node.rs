@@ -47,9 +47,13 @@ pub(crate) fn count(bytes: &[u8]) -> usize {
     usize::from(u16_at(bytes, 2)).min(capacity(bytes))
 }
 
-/// Whether a root says that its tree has nothing.
+/// Whether a root says that its tree has nothing. One with an impossible header says nothing: its tree is damaged.
 pub(crate) fn is_empty(root: &[u8; 60]) -> bool {
-    has_magic(root) && depth(root) == 0 && count(root) == 0
+    let (entries, max) = (u16_at(root, 2), u16_at(root, 4));
+    has_magic(root)
+        && depth(root) == 0
+        && entries == 0
+        && (1..=max_entries(root.len())).contains(&max)
 }
 
 fn set_count(bytes: &mut [u8], count: usize) {
@@ -209,6 +213,27 @@ mod tests {
             physical: BlockNo(physical),
             len,
             unwritten: false,
+        }
+    }
+
+    /// A root whose header is impossible is damaged and not empty: nothing may be written over what it led to.
+    #[test]
+    fn only_a_sound_root_is_empty() {
+        for (magic, entries, max, depth, empty) in [
+            (MAGIC, 0, 4, 0, true),
+            (MAGIC, 0, 1, 0, true),
+            (MAGIC, 1, 4, 0, false),
+            (MAGIC, 0, 4, 1, false),
+            (MAGIC, 0, 0, 0, false),
+            (MAGIC, 3, 0, 0, false),
+            (MAGIC, 0, 5, 0, false),
+            (0, 0, 4, 0, false),
+        ] {
+            let mut root = [0; 60];
+            for (n, value) in [magic, entries, max, depth].into_iter().enumerate() {
+                put_u16(&mut root, 2 * n, value);
+            }
+            assert_eq!(is_empty(&root), empty, "{magic} {entries} {max} {depth}");
         }
     }
 
