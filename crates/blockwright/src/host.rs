@@ -1,4 +1,5 @@
-//! What hosts have or lack: metadata of files, attributes, numbers of devices. Everything else of the library is the same everywhere.
+//! What hosts have or lack: metadata of files, attributes, numbers of devices. How links in an image layout are refused is in
+//! `build::image::blob`, and what a host without threads does where the threads are. Everything else of the library is the same everywhere.
 //!
 //! | | Linux | macOS, FreeBSD | Windows, WASI |
 //! |---|---|---|---|
@@ -21,21 +22,6 @@ pub(crate) fn major(device: u64) -> u32 {
 /// The minor number in Linux's 64-bit encoding.
 pub(crate) fn minor(device: u64) -> u32 {
     (device as u32 & 0xFF) | ((device >> 12) as u32 & !0xFF)
-}
-
-/// Whether a file is a block special of the host.
-#[cfg(any(feature = "build", feature = "verity"))]
-pub(crate) fn is_block_device(metadata: &std::fs::Metadata) -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        metadata.file_type().is_block_device()
-    }
-    #[cfg(not(unix))]
-    {
-        let _no_such_files = metadata;
-        false
-    }
 }
 
 /// The end of a file, or of a block special.

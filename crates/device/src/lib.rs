@@ -188,6 +188,21 @@ impl DeviceError {
     }
 }
 
+/// Whether a file is a block special of the host.
+#[must_use]
+pub fn is_block_device(metadata: &std::fs::Metadata) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        metadata.file_type().is_block_device()
+    }
+    #[cfg(not(unix))]
+    {
+        let _no_such_files = metadata;
+        false
+    }
+}
+
 /// The text of a host's error without its number: "No such file or directory".
 #[must_use]
 pub fn host_reason(e: &std::io::Error) -> String {

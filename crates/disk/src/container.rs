@@ -158,17 +158,6 @@ pub fn resolve(image: &Path, name: &[u8], allow_any: bool) -> Result<PathBuf> {
     Ok(real)
 }
 
-#[cfg(unix)]
-fn is_block_device(meta: &std::fs::Metadata) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    meta.file_type().is_block_device()
-}
-
-#[cfg(not(unix))]
-fn is_block_device(_: &std::fs::Metadata) -> bool {
-    false
-}
-
 /// The backing files of an image, down the chain: for each, the image that names it, its name there, and the path. Reads the first bytes of each
 /// file, and nothing else. For processes that open all that they need before they confine themselves.
 ///
@@ -182,8 +171,9 @@ pub fn chain(image: &Path, allow_any: bool) -> Vec<(PathBuf, Vec<u8>, Result<Pat
     while found.len() < CHAIN_MAX {
         let mut head = Vec::new();
         // Opening anything else, a pipe for example, could wait.
-        let is_file = std::fs::metadata(&at)
-            .is_ok_and(|meta| meta.is_file() || (is_block_device(&meta) && at == image));
+        let is_file = std::fs::metadata(&at).is_ok_and(|meta| {
+            meta.is_file() || (blockwright_device::is_block_device(&meta) && at == image)
+        });
         let file = is_file.then(|| std::fs::File::open(&at).ok()).flatten();
         let read = file.and_then(|file| {
             let mut file = file.take(qcow2::HEAD_BYTES as u64);

@@ -17,6 +17,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 fn failed(errno: Errno) -> DeviceError {
     refused(kind_of(errno.raw_os_error()))
@@ -72,18 +73,31 @@ pub(super) fn open(path: &Path, mode: &OpenMode) -> Result<HostFile> {
     measure(path, fd, mode)
 }
 
+/// How long a lock may outlive the process that took it: a process that a signal ends leaves requests in its ring, which the host completes, and
+/// then closes the file, some ten milliseconds later. Until then the image may still be written to.
+const ENDED_HOLDER_PATIENCE: Duration = Duration::from_secs(1);
+const ENDED_HOLDER_STEP: Duration = Duration::from_millis(5);
+
 fn lock(fd: &OwnedFd, mode: &OpenMode) -> Result<()> {
     let operation = if mode.read_only {
         FlockOperation::NonBlockingLockShared
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
+    let began = Instant::now();
     loop {
         match rustix::fs::flock(fd, operation) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(Errno::WOULDBLOCK) => {
-                return Err(refused(DeviceErrorKind::InUse { holder: holder(fd) }));
+                let pid = holder(fd);
+                let ended =
+                    pid.is_some_and(|pid| pid > 0 && !Path::new(&format!("/proc/{pid}")).exists());
+                if !ended || began.elapsed() >= ENDED_HOLDER_PATIENCE {
+                    let holder = pid.map(describe);
+                    return Err(refused(DeviceErrorKind::InUse { holder }));
+                }
+                std::thread::sleep(ENDED_HOLDER_STEP);
             }
             // A file system without locks (some network ones): no lock is possible.
             Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
@@ -109,9 +123,9 @@ fn loop_device_on(file: &rustix::fs::Stat) -> Option<String> {
     None
 }
 
-/// The process that holds the lock, from the kernel's table: lines like
-/// `1: FLOCK  ADVISORY  WRITE 2345 fe:00:1234 0 EOF`.
-fn holder(fd: &OwnedFd) -> Option<String> {
+/// The process that took the lock, from the kernel's table: lines like
+/// `1: FLOCK  ADVISORY  WRITE 2345 fe:00:1234 0 EOF`. Not above 0 for one in another process namespace.
+fn holder(fd: &OwnedFd) -> Option<i64> {
     let stat = rustix::fs::fstat(fd).ok()?;
     let (major, minor) = (
         rustix::fs::major(stat.st_dev),
@@ -119,20 +133,20 @@ fn holder(fd: &OwnedFd) -> Option<String> {
     );
     let place = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let pid = locks.lines().find_map(|line| {
+    locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let found = words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&place.as_str());
-        found.then(|| words[4].to_owned())
-    })?;
-    Some(match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
-        Ok(name) if !name.trim().is_empty() => format!("process {pid} ({})", name.trim()),
-        // The lock outlives the process that took it where a child has the file open, too.
-        _ if pid.parse().is_ok_and(|pid: u32| pid > 0) => {
-            format!("a process that was started by process {pid}, which has ended")
-        }
-        // In another process namespace.
-        _ => "a process that cannot be seen from here".to_owned(),
+        found.then(|| words[4].parse().unwrap_or(0))
     })
+}
+
+fn describe(pid: i64) -> String {
+    match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) if !name.trim().is_empty() => format!("process {pid} ({})", name.trim()),
+        // A child has the file open, too, or the host still completes requests.
+        _ if pid > 0 => format!("what process {pid} started, which has ended"),
+        _ => "a process that cannot be seen from here".to_owned(),
+    }
 }
 
 fn measure(path: &Path, fd: OwnedFd, mode: &OpenMode) -> Result<HostFile> {
@@ -267,6 +281,32 @@ mod tests {
             .write_at(DevOffset(0), &[0; 512], Flags::empty())
             .unwrap_err();
         assert_eq!(error.kind, DeviceErrorKind::ReadOnly);
+    }
+
+    /// As after a process that a signal ended, whose ring the host still has to empty.
+    #[test]
+    fn a_lock_that_outlives_its_process_is_waited_for() {
+        if !blockwright_oracles::have(&["flock"]) {
+            return;
+        }
+        let path = Scratch::new();
+        drop(HostDevice::create(&path.0, 1 << 20).unwrap());
+        for (seconds, opens) in [("0.3", true), ("3", false)] {
+            // The process that takes the lock ends at once. What it started keeps the file open.
+            let held = std::process::Command::new("flock")
+                .arg("-n")
+                .arg(&path.0)
+                .args(["-c", &format!("exec >&- 2>&-; sleep {seconds} &")])
+                .status()
+                .expect("flock");
+            assert!(held.success());
+            let opened = HostDevice::open(&path.0, OpenMode::default());
+            assert_eq!(opened.is_ok(), opens, "{seconds}");
+            if let Err(error) = opened {
+                let said = error.to_string();
+                assert!(said.contains("which has ended"), "{said}");
+            }
+        }
     }
 
     #[test]
