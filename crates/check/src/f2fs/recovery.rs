@@ -102,15 +102,7 @@ fn is_impossible(footer: &Footer, geo: &Geometry) -> bool {
 
 /// Whether a direct node of the chain that is older than the inode is still part of the file.
 fn is_kept(inode: &Inode, offset: NodeOffset, nid: Nid) -> bool {
-    let per = PER_NODE as u32;
-    let root = match offset.0 {
-        0..=1 => 0,
-        2 => 1,
-        n if n <= 3 + per => 2,
-        n if n <= 4 + 2 * per => 3,
-        _ => 4,
-    };
-    let named = inode.nids[root];
+    let named = inode.nids[offset.root()];
     let other = offset.0 <= 2 && named != nid;
     !inode.inline.contains(InlineFlags::DATA) && named.0 != 0 && !other
 }

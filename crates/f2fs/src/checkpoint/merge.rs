@@ -138,23 +138,21 @@ impl Merger {
             return Ok(());
         }
         let theirs = Arc::clone(checkpoints);
+        let (go, may_go) = std::sync::mpsc::channel();
         let builder = std::thread::Builder::new().name("f2fs-ckpt-merge".to_owned());
-        // First, or the daemon would find that it is not wanted.
+        let started = builder.spawn(move || {
+            if may_go.recv().is_ok() {
+                run(&theirs);
+            }
+        });
+        let started = started.map_err(|e| {
+            Error::new(ErrorKind::Io, "start the checkpoint daemon").detail(e.to_string())
+        })?;
+        // Not before there is a thread, which else would have to be stood in for; and first, or the daemon would find that it is not wanted.
         merger.tickets.open();
-        match builder.spawn(move || run(&theirs)) {
-            Ok(started) => {
-                *thread = Some(started);
-                Ok(())
-            }
-            Err(e) => {
-                merger.tickets.close();
-                // Checkpoints take locks of lower ranks.
-                drop(thread);
-                // For requests that came meanwhile.
-                run(checkpoints);
-                Err(Error::new(ErrorKind::Io, "start the checkpoint daemon").detail(e.to_string()))
-            }
-        }
+        let _waits = go.send(());
+        *thread = Some(started);
+        Ok(())
     }
 
     /// Stops the daemon, after it has completed what is queued. Later callers write their own checkpoints.

@@ -23,18 +23,6 @@ use blockwright_ondisk::f2fs::summary::Summary;
 use blockwright_ondisk::f2fs::xattr::NODE_BYTES;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, FileKind, Ino, Nid};
 
-/// Which of an inode's five nodes leads to the node at a place of the tree.
-fn root_of(offset: NodeOffset) -> usize {
-    let per = PER_NODE as u32;
-    match offset.0 {
-        0..=1 => 0,
-        2 => 1,
-        n if n <= 3 + per => 2,
-        n if n <= 4 + 2 * per => 3,
-        _ => 4,
-    }
-}
-
 impl Recovery {
     fn bad_chain(&self, ino: Ino, at: BlockAddr, what: impl Into<String>) -> Error {
         self.volume.corrupt(OP, Some(ino), Some(at), what)
@@ -117,7 +105,7 @@ impl Recovery {
                 && n < *at
             {
                 // The inode is newer, and knows whether the node is still there.
-                let root = root_of(offset);
+                let root = offset.root();
                 let named = i.nids[root];
                 let other = offset.0 <= 2 && named != link.footer.nid;
                 if i.inline.contains(InlineFlags::DATA) || named.0 == 0 || other {

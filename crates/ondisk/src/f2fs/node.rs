@@ -54,6 +54,19 @@ impl NodeOffset {
     /// The node of extended attributes.
     pub const XATTR: Self = Self(u32::MAX >> OFFSET_SHIFT);
 
+    /// Which of an inode's [`INODE_NIDS`] nodes leads to the node here.
+    #[must_use]
+    pub const fn root(self) -> usize {
+        let per = PER_NODE as u32;
+        match self.0 {
+            0..=1 => 0,
+            2 => 1,
+            n if n <= 3 + per => 2,
+            n if n <= 4 + 2 * per => 3,
+            _ => 4,
+        }
+    }
+
     /// Whether it is a node of nodes, and not of addresses.
     #[must_use]
     pub const fn is_indirect(self) -> bool {
