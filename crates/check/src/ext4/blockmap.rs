@@ -272,6 +272,15 @@ impl BlockMap {
         clusters << self.cluster_bits
     }
 
+    /// Whether a block is in both sets.
+    pub fn meets(&self, other: &Self) -> bool {
+        let mut pairs = self.groups.iter().zip(&other.groups);
+        pairs.any(|(a, b)| {
+            let (a, b) = (a.words(self.words), b.words(self.words));
+            a.iter().zip(&*b).any(|(a, b)| a & b != 0)
+        })
+    }
+
     /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.groups.iter().all(Bits::is_empty)

@@ -66,12 +66,11 @@ impl Checker {
             let Ok(entry) = DirBlock::entries_of(bytes, pass.format).entry_at(at) else {
                 break;
             };
-            let (rec_len, name_len, used) = (entry.rec_len, entry.name.len(), entry.is_used());
+            let rec_len = entry.rec_len;
             if at + rec_len > end {
-                let needed = if used {
-                    pass.format.min_rec_len(name_len)
-                } else {
-                    dir::MIN_REC_LEN
+                let needed = match entry.is_used() {
+                    true => pass.format.entry_len(entry.name),
+                    false => dir::MIN_REC_LEN,
                 };
                 if at < end && at + needed <= end {
                     put_rec_len(bytes, at, end - at, &pass.format);
@@ -314,7 +313,7 @@ fn insert(bytes: &mut [u8], name: &[u8], ino: Ino, kind: FileKind, format: &DirF
         .map_while(Result::ok)
         .find_map(|e| {
             let own = if e.is_used() {
-                format.min_rec_len(e.name.len())
+                format.entry_len(e.name)
             } else {
                 0
             };

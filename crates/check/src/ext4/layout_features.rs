@@ -110,14 +110,15 @@ fn contradictions(device: &SharedDevice, geo: &Geometry) -> Result<u64, CheckErr
         let Some(place) = geo.desc_block(index) else {
             break;
         };
-        let Some(bytes) = read(place, "group descriptors")? else {
-            // They are nowhere.
-            count += 1;
-            continue;
-        };
         let first = index.saturating_mul(geo.descs_per_block);
         let last = first.saturating_add(geo.descs_per_block);
-        for group in (first..last.min(geo.groups_count)).map(GroupNo) {
+        let groups = first..last.min(geo.groups_count);
+        let Some(bytes) = read(place, "group descriptors")? else {
+            // They are nowhere.
+            count += groups.len() as u64;
+            continue;
+        };
+        for group in groups.map(GroupNo) {
             let (_, at) = geo.desc_position(group);
             let desc = bytes.get(at..).map(|raw| GroupDesc::decode(raw, geo));
             let Some(Ok(desc)) = desc else { continue };

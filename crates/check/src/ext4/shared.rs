@@ -5,8 +5,8 @@
 //!
 //! With the feature `shared_blocks`, which the images of Android have, files with the same contents share their blocks on
 //! purpose. The volume is never written by a mount, so that nothing can go wrong with them. They stay shared, also with `-y`:
-//! there need not be room for copies, and e2fsck separates them only when it is told to. A file that shares a block with the
-//! volume's metadata is damage nevertheless.
+//! there need not be room for copies, and e2fsck separates them only when it is told to. As there, any two inodes may share
+//! any block, whatever it holds. One that shares a block with the volume's metadata is damage nevertheless.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,6 +61,9 @@ impl Checker {
         if geo.features.has_ro_compat(RoCompat::SHARED_BLOCKS) {
             let blocks = self.scan.twice.blocks();
             self.problem(IssueKind::BlocksSharedByFeature { blocks });
+            if !self.scan.twice.meets(&self.scan.metadata) {
+                return Ok(());
+            }
         }
         let mut first_owner: BTreeMap<u64, Owner> = BTreeMap::new();
         let mut order: Vec<Ino> = (1..geo.first_ino.0)

@@ -237,7 +237,7 @@ pub fn find_slot(
     for entry in entries(area, layout) {
         let entry = entry?;
         let used = if entry.is_used() {
-            layout.min_rec_len(entry.name.len())
+            layout.entry_len(entry.name)
         } else {
             0
         };
@@ -265,7 +265,7 @@ pub fn insert_at(
     let (used, rec_len) = {
         let e = entry_at(area, slot.offset, layout)?;
         let used = if e.is_used() {
-            layout.min_rec_len(e.name.len())
+            layout.entry_len(e.name)
         } else {
             0
         };

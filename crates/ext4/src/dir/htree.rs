@@ -290,7 +290,7 @@ impl Directories {
         let layout = dir.layout;
         let data = leaf.data();
         let list = self.leaf_list(op, dir, lblk, &data)?;
-        let used: usize = list.iter().map(|e| layout.min_rec_len(e.name.len())).sum();
+        let used: usize = list.iter().map(|e| layout.entry_len(e.name)).sum();
         if used + layout.min_rec_len(name.len()) > layout.leaf_space() {
             return Ok(false);
         }
