@@ -94,7 +94,7 @@ pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result
 ///
 /// # Errors
 /// `Invalid` and `Unsupported` for settings that are invalid or cannot be changed, `Busy` for a volume that must be checked first, `Corrupt`,
-/// `NoSpace`, `Io`. With the first three nothing was changed. With the others a part of the settings may be changed; the volume is whole. If there is no room for the
+/// `NoSpace`, `Io`. With the first three nothing was changed, as far as it can be known before. With the others a part of the settings may be changed; the volume is whole. If there is no room for the
 /// journal that replaces one, the volume may have none.
 pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     match format::detect(device)? {
@@ -123,22 +123,28 @@ pub fn volume_bytes(device: &SharedDevice) -> Result<u64> {
 /// The length that the file of a plain image gets when a change of size has ended, whatever its result. `before` is the length that it had, and `wanted`
 /// the size that was asked for in bytes, if it was.
 ///
-/// A change that fails may have been made: its error comes from a step behind the commit, or the journal finishes it at the next opening. The
-/// file is only cut where no superblock, and no journal that waits for its replay, may ask for what lies behind.
+/// A change that was refused was not made. One that failed may have been: its error comes from a step behind the commit, or the journal finishes it
+/// at the next opening. Then the file is only cut where no superblock, and no journal that waits for its replay, may ask for what lies behind.
 #[must_use]
 pub fn file_bytes(
     device: &SharedDevice,
     before: u64,
     wanted: Option<u64>,
-    resized: Option<&Resized>,
+    resized: std::result::Result<&Resized, ErrorKind>,
 ) -> u64 {
     match resized {
-        None => bytes_asked_for(device)
+        Err(
+            ErrorKind::Invalid
+            | ErrorKind::Unsupported
+            | ErrorKind::UnsupportedFeature
+            | ErrorKind::Busy,
+        ) => before,
+        Err(_) => bytes_asked_for(device)
             .unwrap_or(device.geometry().bytes)
             .max(before),
         // Everything is durable in front of the end.
-        Some(resized) if resized.bytes() < resized.bytes_before() => resized.bytes(),
-        Some(resized) => before.max(wanted.unwrap_or(0)).max(resized.bytes()),
+        Ok(resized) if resized.bytes() < resized.bytes_before() => resized.bytes(),
+        Ok(resized) => before.max(wanted.unwrap_or(0)).max(resized.bytes()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use blockwright::device::{BlockDevice, MemoryDevice, SharedDevice};
 use blockwright::reshape::{self, Mode};
-use blockwright::{Format, Volume, VolumeBuilder};
+use blockwright::{Error, Format, Volume, VolumeBuilder};
 use blockwright_device::FaultyDevice;
 use blockwright_device::sim::faulty::{Fault, Ops, Rule};
 use blockwright_test_support::testing::{have, run_ok};
@@ -35,7 +35,8 @@ fn failed(image: &Path, out: &Path, bytes: u64, n: u64, for_good: bool) -> Optio
     let resized = reshape::resize(&device, bytes, Mode::Change);
     let fired = faulty.fired() > 0;
     assert_eq!(resized.is_err(), fired, "{n}: {resized:?}");
-    let length = reshape::file_bytes(&device, before, Some(bytes), resized.as_ref().ok());
+    let ended = resized.as_ref().map_err(Error::kind);
+    let length = reshape::file_bytes(&device, before, Some(bytes), ended);
     if !fired {
         assert_eq!(length, bytes);
         return None;

@@ -3,6 +3,7 @@
 use crate::args::ResizeArgs;
 use crate::failure::{At, Failure, Result};
 use crate::size::parse_size;
+use blockwright::ErrorKind;
 use blockwright::reshape::{Resized, file_bytes};
 use blockwright_device::{NbdAddress, OpenMode, SharedDevice};
 use blockwright_disk::container::{self, detect_file};
@@ -122,14 +123,15 @@ pub fn prepare(args: &ResizeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Gives the image file its final length. `device` opens the image. Prepared space that is not needed is cut off; after an error only if the change was certainly not made.
+/// Gives the image file its final length. `device` opens the image; `resized` says how the change ended, if it was begun. Prepared space that is not needed is
+/// cut off; after an error only if the change was certainly not made.
 ///
 /// # Errors
 /// Those of the host, and of `device` after a change that succeeded.
 pub fn finish(
     args: &ResizeArgs,
     device: impl FnOnce() -> Result<SharedDevice>,
-    resized: Option<&Resized>,
+    resized: Option<std::result::Result<&Resized, ErrorKind>>,
 ) -> Result<()> {
     let mut slot = FILE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((file, before)) = slot.take() else {
@@ -139,13 +141,13 @@ pub fn finish(
         Wanted::Bytes(bytes) => Some(bytes),
         Wanted::More(_) | Wanted::Fill | Wanted::Minimum => None,
     };
-    let device = match (device(), resized) {
-        (Ok(device), _) => device,
-        (Err(error), Some(_)) => return Err(error),
+    let length = match (resized, device()) {
+        (None, _) => before,
+        (Some(resized), Ok(device)) => file_bytes(&device, before, asked, resized),
+        (Some(Ok(_)), Err(error)) => return Err(error),
         // The image keeps what it was given, and the command says why it failed.
-        (Err(_), None) => return Ok(()),
+        (Some(Err(_)), Err(_)) => return Ok(()),
     };
-    let length = file_bytes(&device, before, asked, resized);
     let place = args.image.display();
     if file.metadata().at(&place)?.len() != length {
         file.set_len(length).at(&place)?;

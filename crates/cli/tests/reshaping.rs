@@ -140,6 +140,14 @@ fn a_journal_is_replayed_first_and_refusals_change_nothing() {
         fs::read(&image).expect("read") == bytes,
         "a refusal changed the image"
     );
+    let text = scratch.path("text");
+    fs::write(&text, "x").expect("written");
+    refused(
+        &["resize", text.to_str().expect("text"), "4G"],
+        1,
+        "no file system",
+    );
+    assert_eq!(fs::metadata(&text).expect("there").len(), 1);
     if !have("debugfs") {
         return;
     }
@@ -149,10 +157,12 @@ fn a_journal_is_replayed_first_and_refusals_change_nothing() {
     refused(&["resize", path, "1G"], 1, "check -p");
     assert_eq!(fs::metadata(&image).expect("there").len(), 64 << 20);
     ok(Command::new("debugfs")
-        .args(["-w", "-R", "ssv state 1"])
-        .arg(&image));
-    ok(Command::new("debugfs")
         .args(["-w", "-R", "feature +needs_recovery"])
+        .arg(&image));
+    refused(&["resize", path, "1G"], 1, "check -p");
+    assert_eq!(fs::metadata(&image).expect("there").len(), 64 << 20);
+    ok(Command::new("debugfs")
+        .args(["-w", "-R", "ssv state 1"])
         .arg(&image));
     ok(program().args(["resize", path, "128M"]));
     check_clean(&image, "resized");

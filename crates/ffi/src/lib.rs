@@ -1,7 +1,7 @@
 //! What the bindings to other languages share, in safe Rust: errors as errno, opening a part of an image,
 //! a check of either format with its issues as data, and a resize that also gives the image file its length.
 //!
-//! Not responsible for: the languages themselves. `crates/capi` translates types and owns the handles.
+//! Not responsible for: the languages themselves. `crates/capi` and `bindings/python` translate types and own the handles.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

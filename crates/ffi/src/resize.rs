@@ -62,7 +62,8 @@ pub fn resize(path: &Path, target: Target, mode: Mode) -> Result<Resized> {
         Target::Bytes(bytes) => Some(bytes),
         Target::Fill | Target::Minimum { .. } => None,
     };
-    let wanted = reshape::file_bytes(&device, length, wanted, resized.as_ref().ok());
+    let ended = resized.as_ref().map_err(Error::kind);
+    let wanted = reshape::file_bytes(&device, length, wanted, ended);
     // `device` still holds the image's lock.
     let trimmed = std::fs::OpenOptions::new()
         .write(true)

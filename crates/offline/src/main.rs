@@ -94,14 +94,17 @@ fn run(words: &[&str]) -> Result<ExitCode> {
         ["check", image] => return check(image),
         ["resize", image, bytes] => {
             let bytes: u64 = bytes.parse()?;
-            let file = std::fs::OpenOptions::new().write(true).open(image)?;
-            if file.metadata()?.len() < bytes {
-                file.set_len(bytes)?;
-            }
             let device = device::open(image, OpenMode::default())?;
-            let resized = reshape::resize(&device, bytes, Mode::Change)?;
-            drop(device);
-            file.set_len(resized.bytes())?;
+            let before = device.geometry().bytes;
+            if before < bytes {
+                device.grow(bytes)?;
+            }
+            let resized = reshape::resize(&device, bytes, Mode::Change);
+            let ended = resized.as_ref().map_err(blockwright::Error::kind);
+            let length = reshape::file_bytes(&device, before, Some(bytes), ended);
+            let file = std::fs::OpenOptions::new().write(true).open(image)?;
+            file.set_len(length)?;
+            let resized = resized?;
             println!("{} bytes", resized.bytes());
         }
         ["export", image, archive] => {

@@ -1,5 +1,7 @@
 //! The same archive and options give the same bytes on this host and under WASI, and what one writes the other reads.
 
+use blockwright_oracles as oracles;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -32,15 +34,15 @@ fn target_dir() -> PathBuf {
 fn module() -> Option<PathBuf> {
     let answers = |command: &mut Command| command.output().is_ok_and(|o| o.status.success());
     let node = answers(Command::new("node").args(["--no-warnings", "-e", "require('node:wasi')"]));
-    if !node {
-        eprintln!("SKIPPED: node with node:wasi is missing");
+    if !oracles::available("node with node:wasi", node) {
         return None;
     }
-    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output();
-    let sysroot = String::from_utf8(sysroot.ok()?.stdout).ok()?;
+    let asked = Command::new("rustc").args(["--print", "sysroot"]).output();
+    let sysroot = String::from_utf8(asked.expect("rustc").stdout).expect("a path");
     let std = Path::new(sysroot.trim()).join("lib/rustlib").join(TARGET);
     if !std.is_dir() {
-        eprintln!("SKIPPED: rustup target add {TARGET}");
+        // Not every toolchain can have it.
+        oracles::leave(&format!("rustup target add {TARGET}"));
         return None;
     }
     let dir = target_dir();
@@ -118,7 +120,8 @@ fn told(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// An archive with directories, large, small and empty files, links, devices, odd names and owners: made by tar itself.
+/// An archive with directories, large, small and empty files, links, an odd name and owners, made by tar itself; and in front of all a device, for which
+/// tar needs root.
 fn archive(dir: &Path) {
     let tree = dir.join("tree");
     for folder in ["etc/deep/er", "srv", "empty"] {
@@ -131,6 +134,8 @@ fn archive(dir: &Path) {
     for n in 0..300 {
         std::fs::write(tree.join(format!("srv/file-{n}")), vec![n as u8; n * 37]).expect("written");
     }
+    let odd = std::ffi::OsStr::from_bytes(b"caf\xe9");
+    std::fs::write(tree.join(odd), "not UTF-8").expect("written");
     std::os::unix::fs::symlink("../etc/motd", tree.join("srv/link")).expect("a link");
     std::fs::hard_link(tree.join("etc/motd"), tree.join("etc/again")).expect("a link");
     let made = Command::new("tar")
@@ -149,6 +154,45 @@ fn archive(dir: &Path) {
         .status()
         .expect("tar runs");
     assert!(made.success());
+    let archive = dir.join("tree.tar");
+    let mut bytes = device().to_vec();
+    bytes.extend(std::fs::read(&archive).expect("read"));
+    std::fs::write(archive, bytes).expect("written");
+}
+
+/// The header of a character device with large numbers.
+fn device() -> [u8; 512] {
+    let mut header = [0; 512];
+    let mut put = |at: usize, text: &str| {
+        header[at..at + text.len()].copy_from_slice(text.as_bytes());
+    };
+    for (at, text) in [
+        (0, "device"),
+        (100, "0000620"),
+        (108, "0000007"),
+        (116, "0000011"),
+    ] {
+        put(at, text);
+    }
+    for (at, text) in [
+        (124, "00000000000"),
+        (136, "14524721400"),
+        (148, "        "),
+    ] {
+        put(at, text);
+    }
+    for (at, text) in [
+        (156, "3"),
+        (257, "ustar"),
+        (263, "00"),
+        (329, "0000403"),
+        (337, "0210560"),
+    ] {
+        put(at, text);
+    }
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    header
 }
 
 #[test]

@@ -351,6 +351,34 @@ fn features_change_or_are_refused_by_name() {
 
 /// A full directory, of a volume with quota; a journal that is elsewhere; values of attributes by a UUID: all settings of the list stay as they were.
 #[test]
+fn a_journal_that_no_block_map_can_list_is_refused_first() {
+    if !have_tools() {
+        return;
+    }
+    let dir = scratch();
+    let image = dir.path().join("image");
+    let empty = dir.path().join("empty");
+    fs::create_dir(&empty).expect("made");
+    mke2fs(
+        &image,
+        &["-b", "1024", "-O", "has_journal,^extent"],
+        "300M",
+        &empty,
+    );
+    let before = fs::read(&image).expect("read");
+    let settings = Settings {
+        label: Some(b"after".to_vec()),
+        journal_bytes: Some(80 << 20),
+        ..Settings::default()
+    };
+    let said = set(&device(&image), &settings)
+        .expect_err("refused")
+        .to_string();
+    assert!(said.contains("without extents"), "{said}");
+    assert!(fs::read(&image).expect("read") == before, "changed");
+}
+
+#[test]
 fn a_refused_list_changes_nothing() {
     if !have_tools() {
         return;

@@ -127,7 +127,7 @@ const HEAD: usize = 120;
 const TAIL: usize = 16;
 const STRIDE: usize = 13;
 
-/// Volumes for [`super::every`] alone, with what the others lack: logs to be replayed; folded and encrypted names that Linux wrote; values in inodes
+/// Rare volumes, with what the others lack: logs to be replayed; folded and encrypted names that Linux wrote; values in inodes
 /// of their own; orphans.
 pub fn more_bases() -> Vec<Base> {
     let mut out = Vec::new();

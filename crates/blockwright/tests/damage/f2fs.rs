@@ -90,7 +90,7 @@ pub fn bases() -> Vec<Base> {
     out
 }
 
-/// Volumes for [`super::every`] alone, with what the others lack.
+/// Rare volumes, with what the others lack.
 pub fn more_bases() -> Vec<Base> {
     vec![
         to_be_recovered(),

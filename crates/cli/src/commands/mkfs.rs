@@ -6,7 +6,7 @@ use crate::commands::mode::Owner;
 use crate::exit;
 use crate::failure::{At, Failure, Result};
 use crate::image_file::refuse_among_devices;
-use crate::interrupt::remove_output;
+use crate::interrupt::{NewOutput, remove_output};
 use crate::output::{Out, human};
 use crate::source::MkfsSource;
 use blockwright::VolumeBuilder;
@@ -421,9 +421,9 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
     // The former volume is destroyed, but the file belongs to its owner; a new image is nothing
     // yet.
     let made = if !args.image.exists() && !is_device(&args.image) {
-        Some(remove_output(&args.image)?)
+        remove_output(&args.image)?
     } else {
-        None
+        NewOutput::default()
     };
     let salt = args.verity.as_deref().map(parse_salt).transpose()?;
     if salt.is_some() && is_device(&args.image) {
@@ -437,7 +437,7 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
             (options.salt, options.uuid) = (salt, report.uuid);
             options.tree.clone_from(&args.verity_tree);
             let sealed = verity::seal(&args.image, report.bytes, &options);
-            if sealed.is_err() && made.is_some() {
+            if sealed.is_err() && made.is_new() {
                 // The first error is the one to tell.
                 let _already_failing = std::fs::remove_file(&args.image);
             }
@@ -445,9 +445,7 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
         }
         _ => None,
     };
-    if let Some(made) = made {
-        made.store(true, Ordering::Release);
-    }
+    made.keep();
     let took = start.elapsed();
     if let Some(bar) = bar {
         bar.finish_and_clear();

@@ -5,6 +5,7 @@ use crate::args::ResizeArgs;
 use crate::failure::{Failure, Result};
 use crate::image_file::{Wanted, finish, is_file, prepare, wanted};
 use crate::output::{Out, human};
+use blockwright::Error;
 use blockwright::reshape::{self, Mode, Parts, Resized};
 use blockwright_device::{DevOffset, DeviceError, OffsetDevice, OpenMode, SharedDevice};
 use blockwright_disk::table::ALIGNMENT;
@@ -46,10 +47,11 @@ pub fn resize(args: &ResizeArgs) -> Result<()> {
     }
     wanted(args)?;
     prepare(args)?;
-    let resized = run(args).map_err(|e| e.at(&place));
+    let begun = run(args).map_err(|e| e.at(&place));
+    let ended = begun.as_ref().ok().map(|r| r.as_ref().map_err(Error::kind));
     let image = || Ok(crate::wall::device(&args.image, OpenMode::default())?);
-    finish(args, image, resized.as_ref().ok())?;
-    let resized = resized?;
+    finish(args, image, ended)?;
+    let resized = begun?.map_err(Failure::from).map_err(|e| e.at(&place))?;
     let (groups, segments) = match resized.parts {
         Parts::Groups { before, now } => (Some((before, now)), None),
         Parts::Segments { before, now } => (None, Some((before, now))),
@@ -214,13 +216,14 @@ fn run_in_larger(args: &ResizeArgs, mode: OpenMode) -> Result<Resized> {
     Ok(reshape::resize(&device, bytes, Mode::Change)?)
 }
 
-fn run(args: &ResizeArgs) -> Result<Resized> {
+/// Changes the size, if that can be begun.
+fn run(args: &ResizeArgs) -> Result<blockwright::Result<Resized>> {
     let mode = OpenMode {
         read_only: args.dry_run,
         ..OpenMode::default()
     };
     if args.grow_partition {
-        return run_in_larger(args, mode);
+        return run_in_larger(args, mode).map(Ok);
     }
     let device = crate::wall::device(&args.image, mode)?;
     let write = match args.dry_run {
@@ -228,7 +231,7 @@ fn run(args: &ResizeArgs) -> Result<Resized> {
         false => Mode::Change,
     };
     let bytes = match wanted(args)? {
-        Wanted::Minimum => return Ok(reshape::resize_to_minimum(&device, args.free, write)?),
+        Wanted::Minimum => return Ok(reshape::resize_to_minimum(&device, args.free, write)),
         Wanted::Bytes(bytes) => bytes,
         Wanted::Fill => device.geometry().bytes,
         Wanted::More(bytes) => reshape::volume_bytes(&device)?.saturating_add(bytes),
@@ -239,5 +242,5 @@ fn run(args: &ResizeArgs) -> Result<Resized> {
             "there are {room} bytes, fewer than the {bytes} asked for"
         )));
     }
-    Ok(reshape::resize(&device, bytes, write)?)
+    Ok(reshape::resize(&device, bytes, write))
 }

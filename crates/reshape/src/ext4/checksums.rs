@@ -9,8 +9,8 @@
 //! - Put on: directories get room first (`tails`), then checksums are written, then comes the transaction.
 //! - Taken off: the transaction; then what is left of checksums is cleared.
 //!
-//! The superblock of the transaction is written first, both times (`Order::Superblock`): a kernel that replays a log keeps the superblock that it has read, and
-//! would write without checksums to a volume that has them by then. Descriptors have the other kind of checksum until they are written in place.
+//! The superblock of the transaction is written first, both times (`Order::Superblock`): a kernel that replays a log keeps what it has derived from the
+//! superblock that it had read, the seed of checksums among them. Descriptors have the other kind of checksum until they are written in place.
 //! Meanwhile a kernel refuses to mount until e2fsck has replayed the journal.
 //!
 //! Reference: kernel documentation, "ext4 Data Structures: Checksums".

@@ -41,6 +41,12 @@ const BACKUP_BLOCKS: u8 = 1;
 /// Extents that the root of an extent tree has room for.
 const ROOT_MAX: usize = ROOT_ENTRIES as usize;
 
+/// The most blocks of a file that [`Volume::write_block_map`] lists: two levels of indirect blocks.
+pub(crate) fn mapped_blocks_max(geo: &Geometry) -> u64 {
+    let per = geo.block_len() as u64 / 4;
+    DIRECT as u64 + per + per * per
+}
+
 /// Blocks of a journal by default, for a volume of this many blocks, as `mke2fs` has it.
 pub(crate) fn default_blocks(blocks: u64) -> u64 {
     const STEPS: [(u64, u64); 7] = [
@@ -336,8 +342,8 @@ impl Volume {
         }
         let (single, rest) = rest.split_at(rest.len().min(per));
         if rest.len() > per * per {
-            return Err(ReshapeError::Invalid(
-                "the file is too large for a volume without extents".into(),
+            return Err(ReshapeError::Damaged(
+                "a file of the volume's own is too large for a volume without extents".into(),
             ));
         }
         let list = |blocks: &[u64]| {

@@ -1,7 +1,7 @@
 //! Settings of a volume: label, UUID, reserved blocks, behaviour on errors, mount options, features.
 //!
 //! A setting in the superblock alone changes by one write of the superblock, which is atomic. A setting that touches more goes through
-//! `commit`. Everything that is not possible is refused before anything is written. On the way, damage, a lack of space or a device that fails may be met.
+//! `commit`. What is not possible is refused before anything is written. On the way, damage, a lack of space or a device that fails may be met.
 //!
 //! What cannot be changed safely is refused by its name (`features` has the rules).
 
@@ -12,7 +12,9 @@ use blockwright_ondisk::ext4::{Compat, Incompat, InodeFlags, RoCompat, Superbloc
 use super::checksums::with_checksums;
 use super::commit::Order;
 use super::features::{self, Plan, Step};
-use super::journal_file::{JOURNAL_BLOCKS_MAX, JOURNAL_BLOCKS_MIN, default_blocks, now};
+use super::journal_file::{
+    JOURNAL_BLOCKS_MAX, JOURNAL_BLOCKS_MIN, default_blocks, mapped_blocks_max, now,
+};
 use super::log::Log;
 use super::volume::Volume;
 use crate::error::{ReshapeError, Result};
@@ -70,8 +72,8 @@ const OPTION_NAMES: [(&str, DefaultMountOpts); 12] = [
 ///
 /// # Errors
 /// `Invalid` and `Unsupported` for what makes no sense or cannot be changed; `NotClean` for a volume that must be recovered or repaired first.
-/// Nothing was changed then. `NoSpace`, `Damaged` and `Format` may come after other settings of the list were changed. The volume is whole then, and its journal
-/// as large as before.
+/// Nothing was changed then, unless a table that is met on the way does not allow it (a resize inode that cannot list more copies). That, `NoSpace`, `Damaged` and
+/// `Format` may come after other settings of the list were changed. The volume is whole then, and its journal as large as before.
 pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     let (mut volume, mut plan) = planned(device, settings)?;
     let needs_log = plan.descriptors || !plan.steps.is_empty();
@@ -219,6 +221,15 @@ fn plan_journal(volume: &Volume, settings: &Settings, plan: &mut Plan) -> Result
     {
         return Err(ReshapeError::Invalid(format!(
             "a journal has {JOURNAL_BLOCKS_MIN} to {JOURNAL_BLOCKS_MAX} blocks, not {blocks}"
+        )));
+    }
+    if let Some(blocks) = plan.add_journal
+        && !volume.sb.features().has_incompat(Incompat::EXTENT)
+        && blocks > mapped_blocks_max(geo)
+    {
+        return Err(ReshapeError::Invalid(format!(
+            "a journal of {blocks} blocks is too large for a volume without extents, where it may have {}",
+            mapped_blocks_max(geo)
         )));
     }
     // A new journal leaves half of what is free; one that replaces another has its room as well.
