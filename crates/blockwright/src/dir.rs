@@ -172,10 +172,9 @@ impl DirStream {
         if let Some(kind) = entry.kind {
             return Ok(kind);
         }
-        let path = self.path.join(&entry.name);
-        let bytes = os_name::bytes(&path);
-        let found = self.vfs.resolve(&self.cred, bytes, false);
-        let inode = found.map_err(|e| Error::from(e).at(&path))?;
+        let name = os_name::bytes(&entry.name);
+        let found = self.vfs.resolve_at(&self.cred, &self.dir, name, false);
+        let inode = found.map_err(|e| Error::from(e).at(self.path.join(&entry.name)))?;
         Ok(self.vfs.stat(&inode).kind)
     }
 }

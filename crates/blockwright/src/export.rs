@@ -80,7 +80,7 @@ pub fn export_tar_past_errors(
     export(volume, path.as_ref(), writer, Some(failed), None)
 }
 
-/// As [`export_tar_past_errors`], and calls `progress` with what was written so far, at least once a MiB. It stops when that breaks.
+/// As [`export_tar_past_errors`], and calls `progress` with what was written so far, after each part of at most 1 MiB of data. It stops when that breaks.
 ///
 /// ```
 /// # use std::ops::ControlFlow;
@@ -99,7 +99,7 @@ pub fn export_tar_past_errors(
 /// ```
 ///
 /// # Errors
-/// As [`export_tar_past_errors`]; `Interrupted` when `progress` breaks. The archive is incomplete then.
+/// As [`export_tar_past_errors`]; `Interrupted` when `progress` breaks. The archive may be incomplete then.
 pub fn export_tar_watched(
     volume: &Volume,
     path: impl AsRef<Path>,

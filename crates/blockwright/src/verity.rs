@@ -158,7 +158,7 @@ fn make_room(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
         file.set_len(offset)?;
         return file.set_len(offset + bytes);
     }
-    if !crate::host::is_block_device(&metadata) {
+    if !blockwright_device::is_block_device(&metadata) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "neither a file nor a block device",

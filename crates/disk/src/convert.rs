@@ -179,7 +179,7 @@ fn copy(
             };
             Some(read.map(|buf| (at, buf)))
         };
-        let mut ahead = read.clone();
+        let mut ahead = read;
         let reader = std::thread::Builder::new().spawn_scoped(scope, move || {
             // The other side may give up.
             while let Some(step) = ahead()

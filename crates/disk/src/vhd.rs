@@ -231,6 +231,7 @@ pub(crate) fn write(
     for (index, place) in (0..).zip(&mut table) {
         let at = index * BLOCK;
         let len = BLOCK.min(bytes - at);
+        progress(at);
         if disk.next_data(DevOffset(at)).0 >= at + len {
             continue;
         }
@@ -246,8 +247,8 @@ pub(crate) fn write(
         out.write_all(&found)?;
         out.write_all(&vec![0; (BLOCK - len) as usize])?;
         sector += 1 + BLOCK / 512;
-        progress(at + len);
     }
+    progress(bytes);
     out.write_all(&footer)?;
     out.seek(SeekFrom::Start(0))?;
     out.write_all(&footer)?;

@@ -685,7 +685,9 @@ impl VolumeBuilder {
             return self.create_on(&device).map_err(|e| e.at(path));
         }
         match std::fs::metadata(path) {
-            Ok(m) if m.is_file() || crate::host::is_block_device(&m) => self.replace(path, &m),
+            Ok(m) if m.is_file() || blockwright_device::is_block_device(&m) => {
+                self.replace(path, &m)
+            }
             Ok(_) => Err(
                 Error::new(ErrorKind::Unsupported, "neither a file nor a block device").at(path),
             ),
