@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Signals that are noted, and acted on where the command asks.
+/// Signals that are noted, and acted on where the command asks. A second signal ends the process at once.
 #[derive(Default)]
 pub struct Interrupts {
     watch: RefCell<Option<SignalWatch>>,
@@ -49,8 +49,7 @@ impl Interrupts {
         }
     }
 
-    /// Signals end the process at once from now on: the command waits for what may never come, or makes durable what it has. Returns whether they
-    /// were noted before.
+    /// Signals end the process at once from now on: the command waits for what may never come. Returns whether they were noted before.
     pub fn pause(&self) -> bool {
         self.came();
         self.watch.borrow_mut().take().is_some()
@@ -62,20 +61,42 @@ impl Interrupts {
     /// The host's.
     pub fn resume(&self) -> Result<()> {
         let event = Event::new().map_err(Failure::new)?;
-        let watch = SignalWatch::new(&event).map_err(Failure::new)?;
+        let watch = SignalWatch::first_only(&event).map_err(Failure::new)?;
         self.watch.replace(Some(watch));
         Ok(())
     }
 }
 
-/// Removes a new file when a signal ends the program, so that nothing is left that looks like a whole one. It stops when the flag that it returns
-/// is set.
+/// A new file that is removed when a signal ends the program, so that nothing is left that looks like a whole one.
+#[derive(Default)]
+pub struct NewOutput {
+    /// Set by the first who decides: the command, to keep the file, or the thread that removes it.
+    decided: Option<Arc<AtomicBool>>,
+}
+
+impl NewOutput {
+    /// Whether a signal would remove the file.
+    pub fn is_new(&self) -> bool {
+        self.decided.is_some()
+    }
+
+    /// From now on the file stays: it is whole, or the command has dealt with its error.
+    pub fn keep(self) {
+        let Some(decided) = self.decided else { return };
+        // Where the other thread was first, it ends the process in a moment.
+        while decided.swap(true, Ordering::AcqRel) {
+            std::thread::park();
+        }
+    }
+}
+
+/// Removes a new file when a signal ends the program, until it is [kept](NewOutput::keep).
 ///
 /// # Errors
 /// The host's.
-pub fn remove_output(path: &Path) -> Result<Arc<AtomicBool>> {
-    let made = Arc::new(AtomicBool::new(false));
-    let keep = made.clone();
+pub fn remove_output(path: &Path) -> Result<NewOutput> {
+    let decided = Arc::new(AtomicBool::new(false));
+    let theirs = decided.clone();
     let event = Event::new().map_err(Failure::new)?;
     let watch = SignalWatch::new(&event).map_err(Failure::new)?;
     let path = path.to_owned();
@@ -85,7 +106,7 @@ pub fn remove_output(path: &Path) -> Result<Arc<AtomicBool>> {
             while !watch.take() {
                 event.wait(None);
             }
-            if !keep.load(Ordering::Acquire) {
+            if !theirs.swap(true, Ordering::AcqRel) {
                 let _ = std::fs::remove_file(&path);
                 warn(format_args!(
                     "{}: interrupted; it was removed",
@@ -94,16 +115,23 @@ pub fn remove_output(path: &Path) -> Result<Arc<AtomicBool>> {
             }
             std::process::exit(crate::exit::INTERRUPTED.into());
         })?;
-    Ok(made)
+    Ok(NewOutput {
+        decided: Some(decided),
+    })
 }
 
 /// As [`remove_output`], unless there is something at the path already: that is not this command's.
 ///
 /// # Errors
 /// The host's.
-pub fn remove_new_output(path: &Path) -> Result<Option<Arc<AtomicBool>>> {
+pub fn remove_new_output(path: &Path) -> Result<NewOutput> {
     match std::fs::symlink_metadata(path) {
-        Ok(_) => Ok(None),
-        Err(_) => remove_output(path).map(Some),
+        Ok(_) => Ok(NewOutput::default()),
+        Err(_) => remove_output(path),
     }
+}
+
+/// Whether writing to this path may wait for ever: a pipe or a device of the host.
+pub fn may_wait(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
 }

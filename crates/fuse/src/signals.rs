@@ -108,6 +108,18 @@ impl SignalWatch {
     /// # Errors
     /// When there is one, or the system refuses.
     pub fn new(event: &Event) -> Result<Self> {
+        Self::with_flags(event, libc::SA_RESTART)
+    }
+
+    /// As [`SignalWatch::new`], for the first of each signal: a second one ends the process.
+    ///
+    /// # Errors
+    /// As [`SignalWatch::new`].
+    pub fn first_only(event: &Event) -> Result<Self> {
+        Self::with_flags(event, libc::SA_RESTART | libc::SA_RESETHAND)
+    }
+
+    fn with_flags(event: &Event, flags: libc::c_int) -> Result<Self> {
         if WAKE
             .compare_exchange(-1, event.0.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire)
             .is_err()
@@ -129,7 +141,7 @@ impl SignalWatch {
                 let mut new: libc::sigaction = std::mem::zeroed();
                 let mut old: libc::sigaction = std::mem::zeroed();
                 new.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as usize;
-                new.sa_flags = libc::SA_RESTART;
+                new.sa_flags = flags;
                 libc::sigemptyset(&raw mut new.sa_mask);
                 if libc::sigaction(signal, &raw const new, &raw mut old) == 0 {
                     Ok(old)

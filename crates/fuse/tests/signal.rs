@@ -23,10 +23,8 @@ fn signals_end_the_session_cleanly() {
     }
     // A test run under nohup(1) inherits that SIGHUP is ignored, and then it is not caught either.
     // SAFETY: this test is the only one of its process, and no handler is installed yet.
-    assert_ne!(
-        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) },
-        libc::SIG_ERR
-    );
+    let before = unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+    assert_ne!(before, libc::SIG_ERR);
     // Idle: unmounts at once.
     let dir = tempfile::tempdir().unwrap();
     let v = volume();

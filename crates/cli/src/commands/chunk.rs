@@ -90,9 +90,7 @@ fn run_extract(args: &ChunkExtractArgs) -> Result<()> {
     let made = crate::interrupt::remove_new_output(&args.output)?;
     let bar = Bar::new(index.bytes(), args.from.quiet);
     let done = extract(&index, &*source, &args.output, &|at| bar.set(at));
-    if let Some(made) = made {
-        made.store(true, std::sync::atomic::Ordering::Release);
-    }
+    made.keep();
     bar.finish();
     done.map_err(Failure::new)
 }

@@ -13,14 +13,14 @@ use crate::commands::streams::{Reader, Writer};
 use crate::commands::trees::{Source, Step, Target};
 use crate::failure::{At, Failure, Result, Tally, warn};
 use crate::image::{Access, Image, Images, data_bytes, last_name};
-use crate::interrupt::Interrupts;
+use crate::interrupt::{Interrupts, may_wait};
 use crate::operand::Operand;
 use crate::output::Out;
 use blockwright::device::IoSlice;
 use blockwright_vfs::{ErrorKind, FileKind};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -87,10 +87,13 @@ pub fn cp(args: &CpArgs) -> Result<()> {
         made_links: HashSet::new(),
         buffer: vec![0; BUFFER_BYTES],
         tally: Tally::default(),
-        // The names would be written between two drawings of the bar.
-        bar: Bar::new(0, args.verbose),
+        // The names, or the contents, would be written between two drawings of the bar.
+        bar: Bar::new(
+            0,
+            args.verbose || (*to == Operand::Stdio && std::io::stdout().is_terminal()),
+        ),
         // A stream may never come to its end: a signal ends such a copy at once.
-        interrupts: match operands.contains(&Operand::Stdio) {
+        interrupts: match operands.iter().any(is_stream) {
             true => Interrupts::default(),
             false => Interrupts::note()?,
         },
@@ -109,23 +112,17 @@ pub fn cp(args: &CpArgs) -> Result<()> {
     };
     for source in sources {
         let result = copier.operand(&mut images, source, target.as_ref(), sources.len() > 1);
-        let noted = copier.tally.note(result);
-        if noted.is_err() {
-            // What was copied is made durable. Another signal ends that.
-            copier.interrupts.pause();
-        }
-        noted?;
+        copier.tally.note(result)?;
     }
+    // Signals are noted to the end: what was copied is made durable. Only a second one ends that, as a crash would.
     let Copier {
         tally,
         links,
         out,
         bar,
-        interrupts,
+        interrupts: _noted,
         ..
     } = copier;
-    // All is copied. A signal ends the process now as a crash would: the volume is whole.
-    interrupts.pause();
     bar.finish();
     drop((links, target));
     if let Some(out) = out {
@@ -145,6 +142,15 @@ fn name_of(source: &Operand) -> &[u8] {
     match last_name(path) {
         b"." | b".." => b"",
         name => name,
+    }
+}
+
+/// Whether an operand may wait for another process for ever.
+fn is_stream(operand: &Operand) -> bool {
+    match operand {
+        Operand::Stdio => true,
+        Operand::Local(path) => may_wait(path),
+        Operand::Inside(_) => false,
     }
 }
 
@@ -462,10 +468,11 @@ impl Copier {
                 Ok(Reader::Host(mut file)) => {
                     let writer = to.writer(meta.perm & 0o777 & !self.umask, self.force)?;
                     let noted = self.interrupts.pause();
-                    self.stream(&mut file, &writer, from, to)?;
+                    let copied = self.stream(&mut file, &writer, from, to);
                     if noted {
                         self.interrupts.resume()?;
                     }
+                    copied?;
                 }
                 Ok(Reader::Inside(_)) | Err(_) if matches!(from, FilePlace::Inside(..)) => {
                     return Err(Failure::new("a special file is copied with -r only").at(from));

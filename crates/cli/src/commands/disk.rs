@@ -219,9 +219,7 @@ fn convert(image: &Path, output: &Path, format: container::Format, quiet: bool) 
     let made = crate::interrupt::remove_new_output(output)?;
     let bar = Bar::new(device.geometry().bytes, quiet);
     let done = blockwright_disk::convert(&device, output, format, &|at| bar.set(at));
-    if let Some(made) = made {
-        made.store(true, std::sync::atomic::Ordering::Release);
-    }
+    made.keep();
     bar.finish();
     done.map_err(|e| Failure::from(DeviceError::from(e)).at(output.display()))
 }

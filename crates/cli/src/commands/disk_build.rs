@@ -15,7 +15,6 @@ use clap::ValueEnum;
 use serde::Serialize;
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 #[derive(Serialize)]
@@ -152,7 +151,7 @@ pub fn create(args: &CreateArgs) -> Result<()> {
     let start = Instant::now();
     let made = remove_output(&args.output)?;
     let report = builder.create(&args.output, format);
-    made.store(true, Ordering::Release);
+    made.keep();
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }

@@ -107,6 +107,7 @@ pub enum Part {
 /// What a session decides when it starts, for all of its lines: what the image is, what lies over and beside it, and what guards the process that
 /// reads it.
 const OF_THE_SESSION: &[&str] = &[
+    "--local",
     "--device",
     "--journal",
     "--overlay",
