@@ -20,7 +20,7 @@ impl Read for Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         Python::attach(|py| {
             let read = self.0.call_method1(py, "read", (buf.len(),));
-            let bytes: PyResult<Vec<u8>> = read.and_then(|b| b.extract(py).map_err(Into::into));
+            let bytes: PyResult<Vec<u8>> = read.and_then(|b| b.extract(py));
             let bytes = bytes.map_err(|e| io::Error::other(e.to_string()))?;
             let Some(to) = buf.get_mut(..bytes.len()) else {
                 return Err(io::Error::other("read() returned more than was asked for"));

@@ -1,7 +1,7 @@
 //! Errors of the library as Python exceptions: `OSError` with an errno, so that `FileNotFoundError` and its like come out.
 
 use blockwright::{Error, ErrorKind};
-use blockwright_ffi::errno_of;
+use blockwright_ffi::{errno_of, errno_of_sync};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
@@ -26,7 +26,15 @@ pyo3::create_exception!(
 
 /// The exception of an error. `OSError` picks its subclass by the errno.
 pub(crate) fn exception(error: &Error) -> PyErr {
-    let errno = errno_of(error);
+    with_errno(error, errno_of(error))
+}
+
+/// The exception of a sync that failed: data may be lost, whatever the reason.
+pub(crate) fn exception_of_sync(error: &Error) -> PyErr {
+    with_errno(error, errno_of_sync(error))
+}
+
+fn with_errno(error: &Error, errno: i32) -> PyErr {
     let path = error.path().map(|p| p.as_os_str().to_owned());
     // The path is a field of its own; the sentence does not repeat it.
     let text = error.to_string();

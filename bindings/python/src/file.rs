@@ -1,6 +1,6 @@
 //! Open files: positioned I/O. The cursor is the Python half's.
 
-use crate::error::{closed, detached, exception};
+use crate::error::{closed, detached, exception, exception_of_sync};
 use crate::volume::{Stat, Volume, stat_of};
 use blockwright::OpenOptions;
 use parking_lot::RwLock;
@@ -59,10 +59,13 @@ impl File {
     }
 
     fn sync(&self, py: Python<'_>, data_only: bool) -> PyResult<()> {
-        self.with(py, |file| match data_only {
-            true => file.sync_data(),
-            false => file.sync_all(),
-        })
+        let synced = self.with(py, |file| {
+            Ok(match data_only {
+                true => file.sync_data(),
+                false => file.sync_all(),
+            })
+        })?;
+        synced.map_err(|e| exception_of_sync(&e))
     }
 
     fn stat(&self, py: Python<'_>) -> PyResult<Stat> {

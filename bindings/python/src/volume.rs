@@ -1,6 +1,6 @@
 //! An open volume.
 
-use crate::error::{closed, detached};
+use crate::error::{closed, detached, exception_of_sync};
 use blockwright::{Format, Metadata, VolumeOptions};
 use blockwright_ffi::{Window, open_volume};
 use parking_lot::RwLock;
@@ -114,7 +114,8 @@ impl Volume {
     }
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, blockwright::Volume::sync)
+        let synced = self.with(py, |v| Ok(v.sync()))?;
+        synced.map_err(|e| exception_of_sync(&e))
     }
 
     fn trim(&self, py: Python<'_>) -> PyResult<u64> {

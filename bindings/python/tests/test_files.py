@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import gc
 import io
 import os
 import subprocess
@@ -147,3 +148,14 @@ def test_the_end_of_the_interpreter_closes_volumes(image):
     assert blockwright.check(image).clean
     with blockwright.Volume(image, read_only=True) as volume:
         assert volume.path("kept").read_text() == "here"
+
+
+def test_a_file_keeps_its_volume(image):
+    file = blockwright.Volume(image).open("/kept", "w")
+    gc.collect()
+    file.write("here")
+    file.close()
+    del file
+    gc.collect()
+    with blockwright.Volume(image, read_only=True) as volume:
+        assert volume.open("/kept").read() == "here"

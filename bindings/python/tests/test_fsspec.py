@@ -70,6 +70,18 @@ def test_urls(image):
     fs.close()
 
 
+def test_a_closed_volume_is_opened_again(image):
+    for n in range(3):
+        fs = fsspec.filesystem("blockwright", image=str(image), read_only=False)
+        fs.pipe("/n", str(n).encode())
+        again = fsspec.filesystem("blockwright", image=str(image), read_only=False)
+        assert again.volume is fs.volume and again.cat("/n") == str(n).encode()
+        (fs if n % 2 else again).close()
+    for _ in range(2):
+        with blockwright.Volume(image, read_only=True) as volume:
+            assert BlockwrightFileSystem(volume=volume).cat("/n") == b"2"
+
+
 def test_files_are_changed(volume):
     fs = BlockwrightFileSystem(volume=volume, read_only=False)
     fs.pipe("/a/b", b"1") if fs.exists("/a") else fs.mkdir("/a")

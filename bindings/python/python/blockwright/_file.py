@@ -11,6 +11,8 @@ from . import _native
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from ._volume import Volume
+
 
 class RawFile(io.RawIOBase):
     """An unbuffered file of a volume.
@@ -18,8 +20,10 @@ class RawFile(io.RawIOBase):
     It has a position of its own. Methods may be called from several threads, but the position is shared.
     """
 
-    def __init__(self, native: _native.File, name: str, mode: str, *, readable: bool, writable: bool, append: bool) -> None:
+    def __init__(self, volume: Volume, native: _native.File, name: str, mode: str, *, readable: bool, writable: bool, append: bool) -> None:
         super().__init__()
+        # Nobody else may hold it, and a volume that is forgotten is closed.
+        self._volume: Volume | None = volume
         self._native = native
         self._name = name
         self._mode = mode
@@ -135,6 +139,7 @@ class RawFile(io.RawIOBase):
         if not self.closed:
             super().close()
             self._native.close()
+            self._volume = None
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else self._mode
@@ -142,7 +147,7 @@ class RawFile(io.RawIOBase):
 
 
 def open_file(
-    volume: _native.Volume,
+    volume: Volume,
     path: str,
     mode: str = "r",
     buffering: int = -1,
@@ -169,7 +174,7 @@ def open_file(
     update = "+" in letters
     readable = "r" in letters or update
     writable = "r" not in letters or update
-    native = volume.open(
+    native = volume._native.open(
         path,
         readable,
         writable,
@@ -179,7 +184,7 @@ def open_file(
         "x" in letters,
         permissions,
     )
-    raw = RawFile(native, path, mode, readable=readable, writable=writable, append="a" in letters)
+    raw = RawFile(volume, native, path, mode, readable=readable, writable=writable, append="a" in letters)
     if "a" in letters:
         raw.seek(0, os.SEEK_END)
     if buffering == 0:

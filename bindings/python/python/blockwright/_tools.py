@@ -125,24 +125,23 @@ def build_image(
         sources = [sources]  # type: ignore[list-item]
     if size is not None and free:
         raise ValueError("free is for volumes without a size")
-    report = _native.build(
-        os.fspath(image),
+    return _build(
+        image,
         list(sources),
-        format=format,
         size=size,
         free=free,
         auto=size is None,
-        label=label.encode() if isinstance(label, str) else label,
+        label=label,
+        uuid=uuid,
+        owner=owner,
+        exist_ok=exist_ok,
+        progress=progress,
+        format=format,
         features=features,
-        uuid=None if uuid is None else uuid.bytes,
-        owner=_owner(owner),
         epoch=epoch,
         block_size=block_size,
         inode_ratio=inode_ratio,
-        new=not exist_ok,
-        progress=progress,
     )
-    return _report(report)
 
 
 def mkfs(
@@ -160,27 +159,49 @@ def mkfs(
     exist_ok: bool = True,
 ) -> BuildReport:
     """Makes an empty volume. Without ``size`` it takes the image or device that is there. ``owner`` is given to the root directory."""
-    report = _native.build(
-        os.fspath(image),
+    return _build(
+        image,
         [],
-        format=format,
         size=size,
-        free=0,
-        auto=False,
-        label=label.encode() if isinstance(label, str) else label,
+        label=label,
+        uuid=uuid,
+        owner=owner,
+        exist_ok=exist_ok,
+        format=format,
         features=features,
-        uuid=None if uuid is None else uuid.bytes,
-        owner=_owner(owner),
         epoch=epoch,
         block_size=block_size,
         inode_ratio=inode_ratio,
-        new=not exist_ok,
-        progress=None,
     )
-    return _report(report)
 
 
-def _report(report: dict[str, Any]) -> BuildReport:
+def _build(
+    image: str | os.PathLike[str],
+    sources: list[Any],
+    *,
+    size: int | None,
+    label: str | bytes | None,
+    uuid: _uuid.UUID | None,
+    owner: tuple[int, int] | None,
+    exist_ok: bool,
+    free: int = 0,
+    auto: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> BuildReport:
+    report = _native.build(
+        os.fspath(image),
+        sources,
+        size=size,
+        free=free,
+        auto=auto,
+        label=label.encode() if isinstance(label, str) else label,
+        uuid=None if uuid is None else uuid.bytes,
+        owner=_owner(owner),
+        new=not exist_ok,
+        progress=progress,
+        **options,
+    )
     report["uuid"] = _uuid.UUID(bytes=bytes(report["uuid"]))
     return BuildReport(**report)
 

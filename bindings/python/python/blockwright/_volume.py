@@ -105,8 +105,14 @@ _open: weakref.WeakSet[Volume] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
+    failed: Exception | None = None
     for volume in list(_open):
-        volume.close()
+        try:
+            volume.close()
+        except Exception as e:
+            failed = failed or e
+    if failed is not None:
+        raise failed
 
 
 def _text(path: object) -> str:
@@ -215,7 +221,7 @@ class Volume:
         permissions: int = 0o644,
     ) -> IO[Any]:
         """Opens a file as the built-in ``open`` does. Text is UTF-8 unless ``encoding`` says otherwise."""
-        return open_file(self._native, _text(path), mode, buffering, encoding, errors, newline, permissions=permissions)
+        return open_file(self, _text(path), mode, buffering, encoding, errors, newline, permissions=permissions)
 
     def scandir(self, path: str | PurePosixPath | Path = "/") -> Iterator[DirEntry]:
         """The entries of a directory, in the directory's own order."""

@@ -45,6 +45,8 @@ class BlockwrightFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """
 
     protocol = "blockwright"
+    #: fsspec would hand out an instance whose volume was closed. The volumes themselves are shared.
+    cachable = False
     root_marker = "/"
 
     def __init__(self, image: str | None = None, *, volume: Volume | None = None, read_only: bool = True, auto_mkdir: bool = False, **options: Any) -> None:
@@ -238,4 +240,3 @@ class BlockwrightFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Closes the volume, unless it was given from outside. No instance on it is used again."""
         if self._own:
             self.volume.close()
-            self.clear_instance_cache()
