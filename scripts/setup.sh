@@ -8,7 +8,7 @@ fusermount3:fuse3 fio:fio getfattr:attr setfacl:acl git:git cc:gcc c++:g++ pkg-c
 setpriv:util-linux script:bsdutils losetup:mount mkfs.f2fs:f2fs-tools linux.uml:user-mode-linux insmod:kmod
 veritysetup:cryptsetup-bin umoci:umoci skopeo:skopeo buildah:buildah nbd-server:nbd-server nbdkit:nbdkit qemu-nbd:qemu-utils openssl:openssl sgdisk:gdisk sfdisk:fdisk qemu-img:qemu-utils qemu-io:qemu-utils
 img2simg:android-sdk-libsparse-utils fsck.fat:dosfstools mtype:mtools mkswap:util-linux casync:casync
-matchpathcon:selinux-utils semodule:selinux-policy-default fsverity:fsverity"
+node:nodejs matchpathcon:selinux-utils semodule:selinux-policy-default fsverity:fsverity"
 
 PATH="$PATH:/usr/sbin:/sbin"
 missing=""
@@ -41,4 +41,9 @@ fi
 if ! command -v cargo >/dev/null 2>&1; then
     echo "setup: a Rust toolchain is needed (rustup, or Debian's cargo if new enough)" >&2
     exit 1
+fi
+
+# For the tests of other hosts. A toolchain without rustup has no such target, and the tests say so.
+if command -v rustup >/dev/null 2>&1 && ! rustup target list --installed | grep -qx wasm32-wasip1; then
+    rustup target add wasm32-wasip1 >/dev/null 2>&1 || echo "setup: rustup cannot install the target wasm32-wasip1" >&2
 fi

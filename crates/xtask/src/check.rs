@@ -112,7 +112,7 @@ fn rules() -> (usize, Vec<String>) {
         not_too_long(&files, &mut faults);
         fuzzing_stays_outside(&files, &mut faults);
     }
-    fuzzing_stays_outside(&build_files(&crates, &names), &mut faults);
+    fuzzing_stays_outside(&build_files(&rooms), &mut faults);
     match tracked_files() {
         Ok(files) => no_conflicts(&files, &mut faults),
         Err(told) => faults.push(told),
@@ -209,16 +209,15 @@ const FUZZING_FILES: &[&str] = &[
 ];
 
 /// The files that decide how users' builds are compiled.
-fn build_files(crates: &Path, names: &[String]) -> Vec<PathBuf> {
+fn build_files(rooms: &[(&str, PathBuf)]) -> Vec<PathBuf> {
     let root = workspace();
     let mut files = vec![
         root.join("Cargo.toml"),
         root.join("Makefile"),
         root.join(".cargo/config.toml"),
     ];
-    for name in names {
-        files.push(crates.join(name).join("Cargo.toml"));
-        files.push(crates.join(name).join("build.rs"));
+    for (_, room) in rooms {
+        files.extend(["Cargo.toml", "build.rs", "pyproject.toml"].map(|name| room.join(name)));
     }
     if let Ok(scripts) = fs::read_dir(root.join("scripts")) {
         files.extend(scripts.flatten().map(|e| e.path()));
