@@ -86,7 +86,7 @@ fn environment(python: &str, at: &Path, packages: &[&str]) -> Option<()> {
     Some(())
 }
 
-/// Builds the wheel with the profile and the target directory of this test.
+/// Builds the wheel in the target directory of this test.
 fn wheel(tools: &Path, to: &Path) -> PathBuf {
     if to.exists() {
         std::fs::remove_dir_all(to).expect("removed");
@@ -95,7 +95,7 @@ fn wheel(tools: &Path, to: &Path) -> PathBuf {
     let mut all = vec![tools.join("bin")];
     all.extend(std::env::split_paths(&path));
     run(Command::new(tools.join("bin/maturin"))
-        .args(["build", "--profile", "dev", "--manifest-path"])
+        .args(["build", "--profile", "quick", "--manifest-path"])
         .arg(Path::new(ROOT).join("Cargo.toml"))
         .arg("--out")
         .arg(to)

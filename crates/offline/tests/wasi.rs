@@ -53,6 +53,8 @@ fn module() -> Option<PathBuf> {
             "--package",
             "blockwright-offline",
             "--bins",
+            "--profile",
+            "quick",
             "--target",
             TARGET,
             "--target-dir",
@@ -69,7 +71,7 @@ fn module() -> Option<PathBuf> {
         "{}",
         String::from_utf8_lossy(&built.stderr)
     );
-    Some(dir.join(TARGET).join("debug/blockwright-offline.wasm"))
+    Some(dir.join(TARGET).join("quick/blockwright-offline.wasm"))
 }
 
 struct Hosts {
