@@ -54,7 +54,8 @@ impl Checker {
         }
         let mut ino = Ino(self.sb.journal_inum.get());
         if ino.0 == 0 {
-            if self.names_journal_device() {
+            // A device is known by its UUID. A number alone names none: numbers change from boot to boot.
+            if self.sb.journal_uuid != [0; 16] {
                 return self.recover_external();
             }
             if !self.problem(IssueKind::FeatureContradiction {
