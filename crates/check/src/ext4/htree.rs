@@ -180,7 +180,13 @@ impl Checker {
         };
         index.roles.insert(logical, Role::Index(place));
         let bytes = self.store.read(block, "directory index")?;
+        // e2fsck finds the count of a node only behind an entry without a name; the kernel reads the entry's length alone.
+        let named = place == DxPlace::Node && bytes[6..8] != [0; 2];
         let node = match DxNode::parse(&bytes, place, format) {
+            Ok(_) if named => Err(FormatError::DxFakeEntry),
+            parsed => parsed,
+        };
+        let node = match node {
             Ok(node) => node,
             Err(error) => {
                 self.problem(IssueKind::HtreeNode {
