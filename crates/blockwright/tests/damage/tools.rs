@@ -50,8 +50,16 @@ impl Slot {
         }
     }
 
-    /// The image after a tool worked on it.
+    /// The image after a tool worked on it. A tool that wrote far behind the volume's end has left a sparse file that no
+    /// memory holds, so the file gets its length back.
     pub fn take(&mut self) -> Vec<u8> {
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(&self.path)
+            .expect("opened");
+        if file.metadata().expect("a length").len() > self.now.len() as u64 {
+            file.set_len(self.now.len() as u64).expect("cut");
+        }
         self.now = std::fs::read(&self.path).expect("read");
         self.now.clone()
     }
