@@ -133,7 +133,7 @@ impl Checker {
         let Some(root) = self.read_inode(Ino::ROOT)? else {
             return Ok(None);
         };
-        let format = DirFormat::new(&self.geo);
+        let format = DirFormat::of(&self.geo, root.flags);
         let mut found = None;
         if root.flags.contains(InodeFlags::INLINE_DATA) {
             found = entry_of(&root.block[4..], LOST_FOUND, format);
@@ -173,7 +173,7 @@ impl Checker {
         let Some(inode) = self.read_inode(ino)? else {
             return Ok(());
         };
-        let format = DirFormat::new(&self.geo);
+        let format = DirFormat::of(&self.geo, inode.flags);
         let seed = self.geo.inode_seed(ino, inode.generation);
         for (n, place) in self.blocks_of(ino, &inode)?.into_iter().enumerate() {
             let mut bytes = self.store.read(place, "directory")?;

@@ -28,22 +28,9 @@ pub(super) struct Name {
 const FILL_PERCENT: usize = 80;
 
 impl Checker {
-    /// The form of a directory's entries.
-    pub fn dir_format(&self, inode: &Inode) -> DirFormat {
-        let format = DirFormat::new(&self.geo);
-        if inode
-            .flags
-            .contains(InodeFlags::ENCRYPT | InodeFlags::CASEFOLD)
-        {
-            format.with_stored_hash()
-        } else {
-            format
-        }
-    }
-
     /// The contents of a directory of blocks: the inode of "..", and all names that can be read.
     pub fn read_names(&self, dir: Ino, inode: &Inode) -> Result<(Ino, Vec<Name>), CheckError> {
-        let format = self.dir_format(inode);
+        let format = DirFormat::of(&self.geo, inode.flags);
         let mut names = Vec::new();
         let mut dotdot = Ino(0);
         for (n, place) in self.blocks_of(dir, inode)?.into_iter().enumerate() {
@@ -93,7 +80,7 @@ impl Checker {
             return Ok(false);
         };
         let mut rules = DirRules::new(&geo, version, self.sb.hash_seed());
-        rules.format = self.dir_format(&inode);
+        rules.format = DirFormat::of(&geo, inode.flags);
         rules.leaf_fill = rules.format.leaf_space() * FILL_PERCENT / 100;
         let mut entries = Vec::with_capacity(names.len());
         for name in names {

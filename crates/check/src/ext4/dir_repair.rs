@@ -152,7 +152,7 @@ impl Checker {
         if inode.flags.contains(InodeFlags::INLINE_DATA) {
             return self.add_inline_entry(dir, name, ino, kind);
         }
-        let format = DirFormat::new(&self.geo);
+        let format = DirFormat::of(&self.geo, inode.flags);
         let seed = self.geo.inode_seed(dir, inode.generation);
         let blocks = self.blocks_of(dir, &inode)?;
         for place in &blocks {
@@ -217,10 +217,11 @@ impl Checker {
         ino: Ino,
         kind: FileKind,
     ) -> Result<bool, CheckError> {
-        let Some(mut raw) = self.read_raw_inode(dir)? else {
+        let (Some(inode), Some(mut raw)) = (self.read_inode(dir)?, self.read_raw_inode(dir)?)
+        else {
             return Ok(false);
         };
-        let format = DirFormat::new(&self.geo);
+        let format = DirFormat::of(&self.geo, inode.flags);
         let done = insert(&mut raw[0x28 + 4..0x28 + 60], name, ino, kind, &format);
         if done {
             self.write_raw_inode(dir, raw)?;
@@ -247,7 +248,7 @@ impl Checker {
         else {
             return Ok(());
         };
-        let format = DirFormat::new(&self.geo);
+        let format = DirFormat::of(&self.geo, inode.flags);
         let position = |bytes: &[u8]| {
             DirBlock::entries_of(bytes, format)
                 .iter()
@@ -291,7 +292,7 @@ impl Checker {
             return Ok(());
         }
         bytes[12..16].copy_from_slice(&parent.0.to_le_bytes());
-        let format = DirFormat::new(&self.geo);
+        let format = dir.format(&self.geo);
         let seed = self.geo.inode_seed(dir.ino, dir.generation);
         let sum = if dir.index {
             htree::set_checksum(&mut bytes, htree::DxPlace::Root, &format, seed)

@@ -66,10 +66,7 @@ impl Checker {
     }
 
     fn dir_pass(&self, dir: DirInfo) -> DirPass {
-        let mut format = DirFormat::new(&self.geo);
-        if dir.encrypted && dir.casefold {
-            format = format.with_stored_hash();
-        }
+        let format = dir.format(&self.geo);
         DirPass {
             dir,
             format,
@@ -321,32 +318,6 @@ impl Checker {
                         changed = true;
                     }
                     (offset, rec_len)
-                }
-                Err(FormatError::DirNameByte { .. }) if pass.dir.encrypted => {
-                    // Encrypted names may hold any byte.
-                    let rec = u16::from_le_bytes([bytes[at + 4], bytes[at + 5]]);
-                    let rec_len = dir::decode_rec_len(rec, pass.format.block_size);
-                    let target = Ino(u32::from_le_bytes([
-                        bytes[at],
-                        bytes[at + 1],
-                        bytes[at + 2],
-                        bytes[at + 3],
-                    ]));
-                    let name_len = usize::from(bytes[at + 6]);
-                    let name = bytes[at + 8..at + 8 + name_len].to_vec();
-                    let entry = DirEntry {
-                        offset: at,
-                        ino: target,
-                        rec_len,
-                        kind: FileKind::from_dirent(bytes[at + 7]),
-                        name: &name,
-                        stored_hash: None,
-                    };
-                    if self.check_entry(pass, logical, position, &entry, role)? != Fix::Keep {
-                        bytes[at..at + 4].fill(0);
-                        changed = true;
-                    }
-                    (at, rec_len)
                 }
                 Err(error) => {
                     let repair = self.problem(IssueKind::DirEntry {

@@ -691,11 +691,11 @@ impl Checker {
 
     /// The inode a name in an inline directory has.
     fn inline_entry(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>, CheckError> {
-        use blockwright_ondisk::ext4::dir::DirBlock;
+        use blockwright_ondisk::ext4::dir::{DirBlock, DirFormat};
         let Some(inode) = self.read_inode(dir)? else {
             return Ok(None);
         };
-        let format = self.dir_format(&inode);
+        let format = DirFormat::of(&self.geo, inode.flags);
         Ok(DirBlock::entries_of(&inode.block[4..], format)
             .iter()
             .map_while(Result::ok)

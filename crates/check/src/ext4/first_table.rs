@@ -72,7 +72,7 @@ impl Checker {
             return Ok(None);
         }
         let names = |bytes: &[u8]| -> Vec<Ino> {
-            DirBlock::entries_of(bytes, DirFormat::new(geo))
+            DirBlock::entries_of(bytes, DirFormat::of(geo, inode.flags))
                 .iter()
                 .map_while(Result::ok)
                 .filter(|e| e.is_used() && !e.is_dot_or_dotdot())

@@ -288,7 +288,7 @@ impl Checker {
     fn holds_inline_directory(&self, inode: &Inode) -> bool {
         let (parent, entries) = inode.block.split_at(4);
         let parent = u32::from_le_bytes([parent[0], parent[1], parent[2], parent[3]]);
-        let block = DirBlock::entries_of(entries, DirFormat::new(&self.geo));
+        let block = DirBlock::entries_of(entries, DirFormat::of(&self.geo, inode.flags));
         let valid = parent == Ino::ROOT.0
             || (self.geo.first_ino.0..=self.geo.inodes_count).contains(&parent);
         self.geo.features.has_incompat(Incompat::INLINE_DATA)

@@ -149,24 +149,24 @@ impl Checker {
             if dir.inline {
                 if let Some(raw) = self.read_raw_inode(dir.ino)? {
                     let area = raw.get(0x28 + 4..0x28 + BLOCK_AREA).unwrap_or(&[]);
-                    self.note_names(area)?;
+                    self.note_names(area, dir.format(&self.geo))?;
                 }
                 continue;
             }
+            let format = dir.format(&self.geo);
             for at in dir.runs {
                 let run = self.scan.dir_runs[at];
                 for block in 0..u64::from(run.len) {
                     let place = BlockNo(run.physical.0 + block);
                     let bytes = self.store.read(place, "directory")?;
-                    self.note_names(&bytes)?;
+                    self.note_names(&bytes, format)?;
                 }
             }
         }
         self.raise_marks()
     }
 
-    fn note_names(&mut self, bytes: &[u8]) -> Result<(), CheckError> {
-        let format = DirFormat::new(&self.geo);
+    fn note_names(&mut self, bytes: &[u8], format: DirFormat) -> Result<(), CheckError> {
         let named: Vec<Ino> = DirBlock::entries_of(bytes, format)
             .iter()
             .map_while(Result::ok)

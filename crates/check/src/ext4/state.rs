@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use blockwright_ondisk::ext4::dir::DirFormat;
+use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::{BlockNo, FileKind, Geometry, GroupNo, Ino};
 
 use super::blockmap::BlockMap;
@@ -115,6 +117,16 @@ pub(super) struct DirInfo {
     pub dotdot: Ino,
     /// The directory that has an entry for it; 0 while unknown.
     pub parent: Ino,
+}
+
+impl DirInfo {
+    /// The form of its entries.
+    pub fn format(&self, geo: &Geometry) -> DirFormat {
+        let mut flags = InodeFlags::empty();
+        flags.set(InodeFlags::ENCRYPT, self.encrypted);
+        flags.set(InodeFlags::CASEFOLD, self.casefold);
+        DirFormat::of(geo, flags)
+    }
 }
 
 /// An attribute block.

@@ -407,6 +407,7 @@ mod tests {
             checksums,
             filetype,
             stored_hash: false,
+            encrypted: false,
             max_ino: u32::MAX,
         }
     }

@@ -201,6 +201,7 @@ mod tests {
             filetype: true,
             checksums,
             stored_hash: false,
+            encrypted: false,
             max_ino: u32::MAX,
         }
     }

@@ -111,10 +111,7 @@ impl Directories {
         Ok(Dir {
             inode,
             ino: own.ino,
-            layout: DirFormat {
-                stored_hash: flags.contains(InodeFlags::ENCRYPT | InodeFlags::CASEFOLD),
-                ..DirFormat::new(geo)
-            },
+            layout: DirFormat::of(geo, flags),
             seed: own.seed,
             flags,
             blocks: u32::try_from(map.disk_size >> geo.block_bits).unwrap_or(u32::MAX),

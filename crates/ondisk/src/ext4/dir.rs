@@ -18,6 +18,7 @@ use super::checksum::InodeSeed;
 use super::error::FormatError;
 use super::features::{Incompat, RoCompat};
 use super::geometry::Geometry;
+use super::inode::InodeFlags;
 use super::types::{FileKind, Ino, NAME_MAX};
 
 /// Bytes of an entry before its name.
@@ -95,12 +96,14 @@ pub struct DirFormat {
     pub checksums: bool,
     /// Whether names are followed by their hash (encrypted case-insensitive directories).
     pub stored_hash: bool,
+    /// Whether names are ciphertext, in which every byte may stand.
+    pub encrypted: bool,
     /// Largest inode number of the volume.
     pub max_ino: u32,
 }
 
 impl DirFormat {
-    /// For ordinary directories of a volume.
+    /// For plain directories of a volume. For a directory that exists, [`of`](Self::of) knows more.
     #[must_use]
     pub fn new(geo: &Geometry) -> Self {
         Self {
@@ -108,15 +111,19 @@ impl DirFormat {
             filetype: geo.features.has_incompat(Incompat::FILETYPE),
             checksums: geo.features.has_ro_compat(RoCompat::METADATA_CSUM),
             stored_hash: false,
+            encrypted: false,
             max_ino: geo.inodes_count,
         }
     }
 
-    /// For an encrypted case-insensitive directory.
+    /// For a directory whose inode has these flags.
     #[must_use]
-    pub fn with_stored_hash(mut self) -> Self {
-        self.stored_hash = true;
-        self
+    pub fn of(geo: &Geometry, flags: InodeFlags) -> Self {
+        Self {
+            stored_hash: flags.contains(InodeFlags::ENCRYPT | InodeFlags::CASEFOLD),
+            encrypted: flags.contains(InodeFlags::ENCRYPT),
+            ..Self::new(geo)
+        }
     }
 
     /// Smallest record that holds a name of `name_len` bytes.
@@ -311,7 +318,8 @@ fn parse_entry<'a>(
     if name.is_empty() {
         return Err(FormatError::DirNameEmpty { offset });
     }
-    if let Some(byte) = name.iter().find(|b| matches!(**b, 0 | b'/')) {
+    let forbidden = |byte: &&u8| !format.encrypted && matches!(**byte, 0 | b'/');
+    if let Some(byte) = name.iter().find(forbidden) {
         return Err(FormatError::DirNameByte {
             offset,
             byte: *byte,

@@ -137,9 +137,37 @@ fn record_lengths_of_64k_blocks() {
     assert_eq!(decode_rec_len(0, 4096), 0);
 }
 
+/// Names of encrypted directories are ciphertext: each byte may stand in them, in other names neither 0 nor a slash.
+#[test]
+fn ciphertext_has_any_byte() {
+    for byte in 0..=u8::MAX {
+        let (plain, encrypted) = (
+            format(),
+            DirFormat {
+                encrypted: true,
+                ..format()
+            },
+        );
+        let name = [b'a', byte, b'b'];
+        let mut block = vec![0; 4096];
+        write_entry(&mut block, 0, 16, Ino(12), FILE, &name, &encrypted).unwrap();
+        write_entry(&mut block, 16, 4080, Ino(13), FILE, b"behind", &encrypted).unwrap();
+        let names = |format| -> Vec<Vec<u8>> {
+            let entries = DirBlock::entries_of(&block, format);
+            let entries = entries.iter().map_while(Result::ok);
+            entries.map(|e| e.name.to_vec()).collect()
+        };
+        assert_eq!(names(encrypted), [&name[..], b"behind"], "{byte}");
+        assert_eq!(names(plain).is_empty(), matches!(byte, 0 | b'/'), "{byte}");
+    }
+}
+
 #[test]
 fn stored_hashes() {
-    let format = format().with_stored_hash();
+    let format = DirFormat {
+        stored_hash: true,
+        ..format()
+    };
     assert_eq!(format.min_rec_len(5), 24);
     let mut block = vec![0; 4096];
     write_entry(&mut block, 0, 12, Ino(12), None, b".", &format).unwrap();

@@ -19,6 +19,7 @@ use std::collections::HashSet;
 
 use blockwright_ondisk::ext4::checksum::inode_has_checksum_hi;
 use blockwright_ondisk::ext4::checksum::{INODE_CHECKSUM_HI_OFFSET, INODE_CHECKSUM_LO_OFFSET};
+use blockwright_ondisk::ext4::dir::DirFormat;
 use blockwright_ondisk::ext4::htree::DxPlace;
 use blockwright_ondisk::ext4::mmp::{self, RawMmp};
 use blockwright_ondisk::ext4::superblock::CHECKSUM_TYPE_CRC32C;
@@ -30,7 +31,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::commit::Order;
 use super::indexes::is_indexed;
-use super::tails::{format_of, has_dir_blocks, with_capacity};
+use super::tails::{has_dir_blocks, with_capacity};
 use super::volume::Volume;
 use crate::error::{ReshapeError, Result};
 
@@ -119,7 +120,7 @@ impl Volume {
         self.scan_inodes(&mut |ino, inode| {
             if is_indexed(inode) {
                 let map = self.runs(ino, inode)?;
-                let format = format_of(inode, &self.sb.geo);
+                let format = DirFormat::of(&self.sb.geo, inode.flags);
                 index_blocks += self.index_blocks(ino, &map, &format)?.len();
             }
             Ok(())
@@ -141,7 +142,7 @@ impl Volume {
         self.scan_inodes(&mut |ino, inode| {
             if is_indexed(inode) {
                 let map = self.runs(ino, inode)?;
-                let format = format_of(inode, &self.sb.geo);
+                let format = DirFormat::of(&self.sb.geo, inode.flags);
                 let blocks = self.index_blocks(ino, &map, &format)?;
                 found.extend(blocks.into_iter().map(|(block, place)| (block, place, ino)));
             }
@@ -149,7 +150,11 @@ impl Volume {
         })?;
         for (block, place, ino) in found {
             let inode = self.inode(ino)?;
-            let (from, to) = (format_of(&inode, &self.sb.geo), format_of(&inode, new));
+            let old = &self.sb.geo;
+            let (from, to) = (
+                DirFormat::of(old, inode.flags),
+                DirFormat::of(new, inode.flags),
+            );
             let seed = new.inode_seed(ino, inode.generation);
             let bytes = self.disk.read(block, "directory")?;
             let image = with_capacity(&bytes, place, &from, &to, seed)?;
@@ -234,7 +239,7 @@ impl Volume {
                 self.disk.write_now(block, &bytes, "orphan file")?;
             }
         } else if clears_leaves {
-            let format = format_of(inode, geo);
+            let format = DirFormat::of(geo, inode.flags);
             for block in blocks {
                 let mut bytes = self.disk.read(block, "directory")?;
                 if dir::verify_leaf_checksum(&bytes, &format, seed).is_ok() {

@@ -115,7 +115,6 @@ pub(super) fn renumber(volume: &mut Volume, new: &Geometry) -> Result<Option<u64
         log = Log::open(volume)?.ok_or_else(no_journal)?;
     }
     let mut mover = Renumber {
-        format: DirFormat::new(&volume.sb.geo),
         volume,
         log,
         moved: BTreeMap::new(),
@@ -247,7 +246,6 @@ fn own_blocks(volume: &Volume, ino: Ino, inode: &Inode) -> Result<usize> {
 /// Finds every place that knows one of these inodes.
 fn find_places(volume: &Volume, moving: &mut BTreeMap<Ino, Moving>) -> Result<()> {
     let geo = &volume.sb.geo;
-    let format = DirFormat::new(geo);
     let values = geo.features.has_incompat(Incompat::EA_INODE)
         && moving.values().any(|file| file.links.is_none());
     let mut seen = HashSet::new();
@@ -261,6 +259,7 @@ fn find_places(volume: &Volume, moving: &mut BTreeMap<Ino, Moving>) -> Result<()
     };
     volume.scan_inodes(&mut |ino, inode| {
         let is_dir = inode.kind() == Some(FileKind::Directory);
+        let format = DirFormat::of(geo, inode.flags);
         if is_dir && inode.flags.contains(InodeFlags::INLINE_DATA) {
             let raw = volume.raw_inode(ino)?;
             note(parent_of(inode), Place::Inline(ino), false);
@@ -398,7 +397,6 @@ fn replace(bytes: &mut [u8], format: DirFormat, from: Ino, to: Ino) -> Result<()
 struct Renumber<'v> {
     volume: &'v mut Volume,
     log: Log,
-    format: DirFormat,
     /// Inodes that have other numbers by now.
     moved: BTreeMap<Ino, Ino>,
     /// Inodes at the start of each group's table that have been in use at some time.
@@ -468,11 +466,12 @@ impl Renumber<'_> {
             .iter()
             .flat_map(|run| run.start..run.start + run.len);
         if is_dir {
+            let format = DirFormat::of(&geo, inode.flags);
             for block in blocks {
                 let mut bytes = self.volume.disk.read(block, WHAT)?;
-                let sum = sum_of(&bytes, &self.format, before)?;
-                replace(&mut bytes, self.format, from, to)?;
-                self.stage_dir(block, bytes, sum, after)?;
+                let sum = sum_of(&bytes, &format, before)?;
+                replace(&mut bytes, format, from, to)?;
+                self.stage_dir(block, bytes, sum, &format, after)?;
             }
         } else if is_orphans {
             for block in blocks {
@@ -499,12 +498,13 @@ impl Renumber<'_> {
         block: u64,
         mut bytes: Vec<u8>,
         sum: Sum,
+        format: &DirFormat,
         seed: InodeSeed,
     ) -> Result<()> {
         match sum {
             Sum::None => {}
-            Sum::Leaf => dir::set_leaf_checksum(&mut bytes, &self.format, seed)?,
-            Sum::Index(place) => htree::set_checksum(&mut bytes, place, &self.format, seed)?,
+            Sum::Leaf => dir::set_leaf_checksum(&mut bytes, format, seed)?,
+            Sum::Index(place) => htree::set_checksum(&mut bytes, place, format, seed)?,
         }
         self.volume.disk.stage(block, bytes);
         Ok(())
@@ -560,11 +560,13 @@ impl Renumber<'_> {
             Place::Block { dir, .. } if dir == from => Ok(()),
             Place::Block { dir, block } => {
                 let dir = self.now(dir);
-                let seed = geo.inode_seed(dir, self.volume.inode(dir)?.generation);
+                let inode = self.volume.inode(dir)?;
+                let seed = geo.inode_seed(dir, inode.generation);
+                let format = DirFormat::of(&geo, inode.flags);
                 let mut bytes = self.volume.disk.read(block, WHAT)?;
-                let sum = sum_of(&bytes, &self.format, seed)?;
-                replace(&mut bytes, self.format, from, to)?;
-                self.stage_dir(block, bytes, sum, seed)
+                let sum = sum_of(&bytes, &format, seed)?;
+                replace(&mut bytes, format, from, to)?;
+                self.stage_dir(block, bytes, sum, &format, seed)
             }
             Place::Inline(dir) => {
                 let dir = self.now(dir);
@@ -573,8 +575,9 @@ impl Renumber<'_> {
                 if parent_of(&inode) == from {
                     raw[INODE_BLOCK..INODE_BLOCK + 4].copy_from_slice(&to.0.to_le_bytes());
                 }
+                let format = DirFormat::of(&geo, inode.flags);
                 for range in inline_entries(&raw, &inode, &geo)? {
-                    replace(&mut raw[range], self.format, from, to)?;
+                    replace(&mut raw[range], format, from, to)?;
                 }
                 self.stage_raw(dir, raw)
             }

@@ -30,16 +30,6 @@ const WHAT: &str = "directory";
 /// Blocks that a transaction has beside directories' own.
 const FIXED_WEIGHT: usize = 24;
 
-/// The form of a directory's entries, on a volume of this geometry.
-pub(super) fn format_of(inode: &Inode, geo: &Geometry) -> DirFormat {
-    let format = DirFormat::new(geo);
-    let both = InodeFlags::ENCRYPT | InodeFlags::CASEFOLD;
-    match inode.flags.contains(both) {
-        true => format.with_stored_hash(),
-        false => format,
-    }
-}
-
 /// Whether an inode is a directory that has blocks.
 pub(super) fn has_dir_blocks(inode: &Inode, geo: &Geometry) -> bool {
     inode.kind() == Some(FileKind::Directory)
@@ -200,7 +190,10 @@ impl Volume {
         map: &FileMap,
         new: &Geometry,
     ) -> Result<Option<Room>> {
-        let (from, to) = (format_of(inode, &self.sb.geo), format_of(inode, new));
+        let (from, to) = (
+            DirFormat::of(&self.sb.geo, inode.flags),
+            DirFormat::of(new, inode.flags),
+        );
         let seed = new.inode_seed(ino, inode.generation);
         let index = match is_indexed(inode) {
             true => self.index_blocks(ino, map, &from)?,
@@ -235,7 +228,10 @@ impl Volume {
         map: &FileMap,
         new: &Geometry,
     ) -> Result<(Vec<Vec<u8>>, bool)> {
-        let (from, to) = (format_of(inode, &self.sb.geo), format_of(inode, new));
+        let (from, to) = (
+            DirFormat::of(&self.sb.geo, inode.flags),
+            DirFormat::of(new, inode.flags),
+        );
         let seed = new.inode_seed(ino, inode.generation);
         let sb = &self.sb;
         let indexed = is_indexed(inode);
@@ -352,7 +348,10 @@ impl Tails<'_> {
             self.volume.sb.features().has_ro_compat(RoCompat::QUOTA),
         )?;
         let geo = self.volume.sb.geo.clone();
-        let (from, to) = (format_of(&inode, &geo), format_of(&inode, &self.new));
+        let (from, to) = (
+            DirFormat::of(&geo, inode.flags),
+            DirFormat::of(&self.new, inode.flags),
+        );
         let seed = self.new.inode_seed(ino, inode.generation);
         let (mut blocks, indexed) = self.volume.new_layout(ino, &inode, &map, &self.new)?;
         self.make_room(FIXED_WEIGHT * 2)?;
@@ -453,6 +452,7 @@ mod tests {
             filetype: true,
             checksums,
             stored_hash: true,
+            encrypted: true,
         }
     }
 
