@@ -6,6 +6,7 @@ use blockwright_check::Mode;
 use blockwright_ondisk::ext4::extent::{self, Extent};
 use blockwright_ondisk::ext4::jbd2::RawJournalSuperblock;
 use blockwright_ondisk::ext4::{FileBlock, Ino, RawSuperblock, RoCompat};
+use common::verdict::{e2fsck_clean, e2fsck_silent};
 use common::volume::Volume;
 use common::{Lab, repair, show, tools, verify};
 use zerocopy::{FromBytes, IntoBytes};
@@ -213,5 +214,11 @@ fn blocks_that_a_feature_lets_files_share() {
     maps_to(&mut over, table);
     let report = verify(&over.image).unwrap();
     assert!(!report.is_clean(), "{}", show(&report));
+    // e2fsck asks no question about it: a difference with a reason, which holds with the feature only.
+    let (code, said) = lab.e2fsck(&over.image);
+    assert!(e2fsck_clean(code, &said), "{said}");
+    let silent = e2fsck_silent(&report).expect("a reason");
+    assert!(silent.contains("shared_blocks"), "{silent}");
+    assert_eq!(e2fsck_silent(&verify(&without).unwrap()), None);
     assert_ne!(repaired(&over.image).blocks(middle)[0], table);
 }

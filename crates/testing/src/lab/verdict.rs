@@ -1,7 +1,7 @@
 //! What e2fsck's words amount to, and where our verdict differs from its on purpose.
 
 use blockwright_check::Severity;
-use blockwright_check::ext4::{IssueKind, Report};
+use blockwright_check::ext4::{IssueKind, Owner, Report};
 use blockwright_ondisk::ext4::FormatError;
 
 use super::f2fs;
@@ -24,9 +24,22 @@ pub fn e2fsck_clean(code: i32, text: &str) -> bool {
 /// Why e2fsck is silent about a volume that we call damaged: the reason of the first issue, when every issue has one.
 pub fn e2fsck_silent(report: &Report) -> Option<&'static str> {
     let mut reason = None;
+    let shares = |kind: &IssueKind| matches!(kind, IssueKind::BlocksSharedByFeature { .. });
+    let may_share = report.issues.iter().any(|issue| shares(&issue.kind));
     for issue in &report.issues {
         if issue.severity > Severity::Note {
-            let why = why_silent(&issue.kind)?;
+            let over_metadata = matches!(
+                issue.kind,
+                IssueKind::BlocksShared {
+                    other: Owner::Metadata,
+                    ..
+                }
+            );
+            let why = if may_share && over_metadata {
+                "with shared_blocks it minds no block that has several users"
+            } else {
+                why_silent(&issue.kind)?
+            };
             reason.get_or_insert(why);
         }
     }
