@@ -49,6 +49,7 @@ pub const TARGETS: &[Target] = &[
     targets::trace::TARGET,
     targets::disk::TARGET,
     targets::chunks::TARGET,
+    targets::resize::TARGET,
 ];
 
 /// The target of this name.

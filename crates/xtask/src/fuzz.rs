@@ -31,6 +31,7 @@ const TARGETS: &[&str] = &[
     "trace",
     "disk",
     "chunks",
+    "resize",
 ];
 
 /// Compiler flags for the workspace's crates. Counters and their table of addresses are what libFuzzer reads. Comparisons are not traced: that takes

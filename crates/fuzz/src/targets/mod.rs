@@ -8,6 +8,7 @@ pub(crate) mod listing;
 pub(crate) mod nbd;
 pub(crate) mod ops;
 pub(crate) mod replay;
+pub(crate) mod resize;
 pub(crate) mod trace;
 pub(crate) mod tree;
 pub(crate) mod walk;

@@ -1,6 +1,7 @@
 //! Walking a volume, reading what is in it. By inodes, not by paths: a path is looked up again for each operation.
 
 use blockwright::{FileType, Volume};
+use blockwright_ondisk::ext4::checksum::{CRC32C_INIT, crc32c};
 use blockwright_vfs::{Error, ErrorKind, InodeRef, OpenFlags};
 use std::ops::ControlFlow;
 
@@ -14,13 +15,18 @@ const READ_BYTES: usize = 16 << 10;
 /// What a walk met.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walked {
-    /// A line per name: path, kind, size, links.
+    /// A line per name: path, kind, size, links. Lines for the beginning and the end of a file: path, offset, checksum.
     pub names: Vec<String>,
     /// Operations that failed.
     pub errors: Vec<String>,
 }
 
 impl Walked {
+    /// Whether nothing was left out because there is too much.
+    pub fn is_whole(&self) -> bool {
+        self.names.len() < NAMES_MAX
+    }
+
     fn note<T>(&mut self, path: &str, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -57,7 +63,7 @@ pub(crate) fn walk(volume: &Volume) -> Walked {
         });
         walked.note(&dir, listed);
         for name in names {
-            if walked.names.len() == NAMES_MAX {
+            if walked.names.len() >= NAMES_MAX {
                 return walked;
             }
             let path = format!("{dir}/{}", String::from_utf8_lossy(&name));
@@ -92,9 +98,16 @@ pub(crate) fn walk(volume: &Volume) -> Walked {
                     let Some(file) = walked.note(&path, vfs.open(cred, &child, flags)) else {
                         continue;
                     };
-                    walked.note(&path, file.read_at(&mut buf, 0));
+                    let mut starts = vec![0];
                     if size > READ_BYTES as u64 {
-                        walked.note(&path, file.read_at(&mut buf, size - READ_BYTES as u64));
+                        starts.push(size - READ_BYTES as u64);
+                    }
+                    for start in starts {
+                        let read = walked.note(&path, file.read_at(&mut buf, start));
+                        let sum = read.map(|n| crc32c(CRC32C_INIT, &buf[..n]));
+                        walked
+                            .names
+                            .extend(sum.map(|sum| format!("{path} {start} {sum:x}")));
                     }
                     match file.seek_hole(1) {
                         Err(e) if e.kind() == ErrorKind::NoData => {}
