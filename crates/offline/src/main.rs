@@ -102,6 +102,8 @@ fn run(words: &[&str]) -> Result<ExitCode> {
             let resized = reshape::resize(&device, bytes, Mode::Change);
             let ended = resized.as_ref().map_err(blockwright::Error::kind);
             let length = reshape::file_bytes(&device, before, Some(bytes), ended);
+            // Windows refuses a second writer until the device is closed.
+            drop(device);
             let file = std::fs::OpenOptions::new().write(true).open(image)?;
             file.set_len(length)?;
             let resized = resized?;
