@@ -1,7 +1,7 @@
 # Two commands: `make run` does the main job on real input, `make test` runs every test.
 # Both install what they need. See README.md.
 
-.PHONY: run test setup bench check fmt install install-c clean
+.PHONY: run test setup bench check fmt install install-c package clean
 
 setup:
 	@sh scripts/setup.sh
@@ -39,6 +39,11 @@ install:
 install-c:
 	cargo build --release --package blockwright-capi
 	sh scripts/install-c.sh $(dir $(built)) "$(DESTDIR)" "$(or $(PREFIX),/usr/local)"
+
+# A Debian package and an archive of the release build, in target/package-out. The time of the last commit is that of all files.
+package:
+	cargo build --release --package blockwright-cli
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} sh scripts/package.sh $(built) target/package-out
 
 clean:
 	cargo clean

@@ -1,0 +1,103 @@
+//! `scripts/package.sh` packs this program: the same bytes twice, nothing that lintian finds, and a program that runs from the package.
+
+use blockwright_oracles as oracles;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const TOOLS: &[&str] = &[
+    "objcopy",
+    "readelf",
+    "dpkg-deb",
+    "dpkg-shlibdeps",
+    "lintian",
+    "xz",
+];
+
+/// Runs it and returns what it printed.
+fn told(command: &mut Command) -> String {
+    let output = command.output().expect("it runs");
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{command:?}: {out}{err}");
+    out.into_owned()
+}
+
+fn package(out: &Path) -> Vec<PathBuf> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/package.sh");
+    let mut command = Command::new("sh");
+    command
+        .args([script, env!("CARGO_BIN_EXE_blockwright")])
+        .arg(out);
+    told(command.arg("0").env("SOURCE_DATE_EPOCH", "1700000000"));
+    let entries = std::fs::read_dir(out).expect("a folder");
+    let mut files: Vec<PathBuf> = entries.map(|e| e.expect("an entry").path()).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn packages_are_reproducible_clean_and_run() {
+    if !oracles::have(TOOLS) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let (once, again) = (
+        package(&dir.path().join("a")),
+        package(&dir.path().join("b/c")),
+    );
+    assert_eq!(once.len(), 3, "{once:?}");
+    for (one, other) in once.iter().zip(&again) {
+        assert_eq!(one.file_name(), other.file_name());
+        let same = std::fs::read(one).expect("read") == std::fs::read(other).expect("read");
+        assert!(same, "{} has other bytes", one.display());
+    }
+    let ending = |end: &str| {
+        let found = once
+            .iter()
+            .find(|p| p.extension().is_some_and(|e| e == end));
+        found.expect("a file of this kind")
+    };
+    let deb = ending("deb");
+    // Exit code 2: it found an error or a warning.
+    told(
+        Command::new("lintian")
+            .args(["--fail-on", "error,warning"])
+            .arg(deb),
+    );
+
+    let root = dir.path().join("root");
+    told(Command::new("dpkg-deb").arg("--extract").args([deb, &root]));
+    let version = format!("blockwright {}", env!("CARGO_PKG_VERSION"));
+    let said = told(Command::new(root.join("usr/bin/blockwright")).arg("--version"));
+    assert!(said.starts_with(&version), "{said}");
+    for helper in [
+        "usr/sbin/mount.fuse.blockwright",
+        "usr/share/man/man1/mount.fuse.blockwright.1.gz",
+    ] {
+        assert!(root.join(helper).exists(), "{helper} leads nowhere");
+    }
+
+    told(
+        Command::new("tar")
+            .arg("-xf")
+            .arg(ending("xz"))
+            .arg("-C")
+            .arg(&root),
+    );
+    let mut unpacked = std::fs::read_dir(&root)
+        .expect("a folder")
+        .map(|e| e.expect("an entry").path());
+    let folder = unpacked
+        .find(|p| !p.ends_with("usr"))
+        .expect("the archive's folder");
+    let image = dir.path().join("x.img");
+    told(
+        Command::new(folder.join("bin/blockwright"))
+            .arg("mkfs")
+            .arg(&image)
+            .arg("16M"),
+    );
+    assert!(image.exists());
+}

@@ -1,0 +1,110 @@
+#!/bin/sh
+# package.sh PROGRAM OUT [LEVEL]: packs a built `blockwright` into OUT: a Debian package, an archive to unpack anywhere, and the debug information.
+# The same program and the same SOURCE_DATE_EPOCH give the same bytes. LEVEL is that of xz (6 unless given).
+# Needs: objcopy and readelf (binutils), dpkg-deb, xz; for a program that is not static also dpkg-shlibdeps (dpkg-dev).
+set -eu
+program=$(realpath "$1") out=$2 level=${3:-6}
+here=$(cd "$(dirname "$0")/.." && pwd)
+for tool in objcopy readelf dpkg dpkg-deb xz tar; do
+    command -v "$tool" >/dev/null || { echo "package: $tool is missing" >&2; exit 1; }
+done
+: "${SOURCE_DATE_EPOCH:?is the time that all files get}"
+export SOURCE_DATE_EPOCH TZ=UTC LC_ALL=C
+umask 022
+mkdir -p "$out"
+out=$(realpath "$out")
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/Cargo.toml" | head -n 1)
+authors=$(sed -n 's/^authors = \["\(.*\)"\]/\1/p' "$here/Cargo.toml")
+arch=$(dpkg --print-architecture)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The program, and what it is debugged with, in a file of its own.
+objcopy --only-keep-debug --compress-debug-sections "$program" "$out/blockwright.debug"
+chmod 0644 "$out/blockwright.debug"
+install -m 0755 "$program" "$work/blockwright"
+objcopy --strip-all "$work/blockwright"
+(cd "$out" && objcopy --add-gnu-debuglink=blockwright.debug "$work/blockwright")
+program=$work/blockwright
+
+# fill PREFIX ZSH: everything but the documentation, below PREFIX.
+fill() {
+    prefix=$1
+    install -D -m 0755 "$program" "$prefix/bin/blockwright"
+    install -d "$prefix/sbin" "$prefix/share/man/man1"
+    ln -s ../bin/blockwright "$prefix/sbin/mount.fuse.blockwright"
+    "$program" man "$prefix/share/man/man1" >/dev/null
+    install -d "$prefix/share/bash-completion/completions" "$prefix/share/fish/vendor_completions.d" "$prefix/share/zsh/$2"
+    "$program" completions bash > "$prefix/share/bash-completion/completions/blockwright"
+    "$program" completions fish > "$prefix/share/fish/vendor_completions.d/blockwright.fish"
+    "$program" completions zsh > "$prefix/share/zsh/$2/_blockwright"
+}
+
+# One time and one owner for all files.
+dated() {
+    find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+}
+
+name=blockwright-$version-linux-$arch
+fill "$work/$name" site-functions
+install -m 0644 "$here/README.md" "$here/CHANGELOG.md" "$here/LICENSE-MIT" "$here/LICENSE-APACHE" "$work/$name"
+dated "$work/$name"
+tar --sort=name --owner=0 --group=0 --numeric-owner --format=gnu -C "$work" -cf - "$name" | xz -T1 "-$level" > "$out/$name.tar.xz"
+
+deb=$work/deb
+fill "$deb/usr" vendor-completions
+for page in "$deb"/usr/share/man/man1/*.1; do gzip -9n "$page"; done
+# The same page under the helper's name, as mount(8) helpers have one.
+ln -s blockwright-mount.1.gz "$deb/usr/share/man/man1/mount.fuse.blockwright.1.gz"
+doc=$deb/usr/share/doc/blockwright
+install -d "$doc" "$deb/DEBIAN"
+gzip -9n < "$here/CHANGELOG.md" > "$doc/NEWS.gz"
+{
+    echo "blockwright ($version) unstable; urgency=medium"
+    echo
+    echo "  * NEWS.gz lists the changes."
+    echo
+    echo " -- $authors <blockwright@example.org>  $(date -R -d "@$SOURCE_DATE_EPOCH")"
+} | gzip -9n > "$doc/changelog.gz"
+{
+    echo "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/"
+    echo "Upstream-Name: blockwright"
+    echo
+    echo "Files: *"
+    echo "Copyright: $(sed -n 's/^Copyright (c) //p' "$here/LICENSE-MIT" | head -n 1)"
+    echo "License: MIT or Apache-2.0"
+    echo
+    echo "License: MIT"
+    sed -e 's/^$/./' -e 's/^/ /' "$here/LICENSE-MIT"
+    echo
+    echo "License: Apache-2.0"
+    echo " The text is in /usr/share/common-licenses/Apache-2.0."
+} > "$doc/copyright"
+depends=""
+if readelf -d "$program" | grep -q NEEDED; then
+    # dpkg-shlibdeps asks for a source package.
+    mkdir -p "$work/source/debian"
+    printf 'Source: blockwright\n\nPackage: blockwright\nArchitecture: any\n' > "$work/source/debian/control"
+    needed=$(cd "$work/source" && dpkg-shlibdeps -O "$program")
+    depends="Depends: ${needed#shlibs:Depends=}"
+else
+    install -d "$deb/usr/share/lintian/overrides"
+    echo "blockwright: statically-linked-binary [usr/bin/blockwright]" > "$deb/usr/share/lintian/overrides/blockwright"
+fi
+{
+    echo "Package: blockwright"
+    echo "Version: $version"
+    echo "Architecture: $arch"
+    echo "Maintainer: $authors <blockwright@example.org>"
+    echo "Installed-Size: $(du -sk --apparent-size "$deb/usr" | cut -f1)"
+    [ -z "$depends" ] || echo "$depends"
+    echo "Recommends: fuse3"
+    echo "Section: utils"
+    echo "Priority: optional"
+    echo "Description: ext4 and f2fs file systems in user space"
+    echo " Makes ext4 and f2fs images from directories, archives and container images,"
+    echo " mounts them without root, and changes, resizes, checks and repairs them."
+} > "$deb/DEBIAN/control"
+(cd "$deb" && find usr -type f | sort | xargs md5sum > DEBIAN/md5sums)
+dated "$deb"
+dpkg-deb --root-owner-group --uniform-compression -Zxz "-z$level" --build "$deb" "$out/blockwright_${version}_$arch.deb" >/dev/null
