@@ -130,8 +130,17 @@ fn keep(name: &str, image: &blockwright_device::MemoryDevice) {
 #[test]
 fn ext4() {
     if lab::tools() {
-        // An attribute without a value and with a wrong hash.
-        ext4_cases::run(200, &[1903]);
+        let found = [
+            // An attribute without a value and with a wrong hash.
+            1903,
+            // A journal device's number instead of the journal's inode.
+            2089,
+            // A type in the entry that hides an index block.
+            RARE + 1280,
+            // Encrypted names with any byte, behind a damaged index.
+            RARE + 3288,
+        ];
+        ext4_cases::run(200, &found);
     }
 }
 
