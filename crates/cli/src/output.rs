@@ -5,6 +5,7 @@
 //! one is not UTF-8, a field ending in `_base64` beside it has the exact bytes.
 
 use crate::failure::Result;
+pub use blockwright_map::human;
 use blockwright_vfs::{Attr, FileKind, Timestamp};
 use serde::Serialize;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -147,21 +148,6 @@ impl Table {
         }
         Ok(())
     }
-}
-
-/// `1.5 MiB`, for people.
-pub fn human(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
 }
 
 /// The letter `ls -l` begins with.
@@ -459,15 +445,6 @@ mod tests {
         assert_eq!(mode_string(FileKind::Directory, 0o1755), "drwxr-xr-t");
         assert_eq!(mode_string(FileKind::Regular, 0o4640), "-rwSr-----");
         assert_eq!(mode_string(FileKind::Regular, 0o6755), "-rwsr-sr-x");
-    }
-
-    #[test]
-    fn sizes_for_people() {
-        assert_eq!(human(1023), "1023 B");
-        assert_eq!(human(1536), "1.5 KiB");
-        assert_eq!(human((1 << 20) - 1), "1.0 MiB");
-        assert_eq!(human(16 << 40), "16.0 TiB");
-        assert!(human(u64::MAX).ends_with("EiB"));
     }
 
     #[test]

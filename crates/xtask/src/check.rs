@@ -31,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("capi", &["blockwright", "device", "ffi"]),
     ("python", &["blockwright", "device", "ffi"]),
     ("plot", &[]),
+    ("map", &["check", "device", "plot"]),
     ("sandbox", &[]),
     ("cli", &["*"]),
     ("bench", &["*"]),

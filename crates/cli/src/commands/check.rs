@@ -1,7 +1,7 @@
 //! `check`: the verifier and repairer, with fsck(8)'s exit codes.
 
 use crate::args::CheckArgs;
-use crate::commands::map::{self, Companion, page_name};
+use crate::commands::map::{Companion, page_name};
 use crate::commands::progress::PhaseBar;
 use crate::exit::{self, fsck};
 use crate::failure::{Failure, Result};
@@ -115,7 +115,7 @@ fn run(args: &CheckArgs) -> Result<()> {
         let issues = report.issues.into_iter().map(|issue| Issue {
             severity: issue.severity,
             outcome: issue.outcome,
-            kind: map::Told {
+            kind: blockwright_map::Told {
                 text: issue.kind.text,
                 place: issue.kind.place,
             },

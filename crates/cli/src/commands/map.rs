@@ -1,16 +1,13 @@
 //! `map`: what each block of a volume is, as text, JSON, a picture, or a page to zoom in.
 
-mod colours;
-mod page;
-mod squares;
-
 use crate::args::MapArgs;
 use crate::commands::progress::PhaseBar;
 use crate::failure::{At, Failure, Result};
 use crate::output::{Out, Table, human};
-use blockwright_check::usage::{FragmentedFile, Place, Usage, UsageOptions};
-use blockwright_check::{Issue, Severity, ext4, f2fs};
+use blockwright_check::Issue;
+use blockwright_check::usage::{Place, Usage, UsageOptions};
 use blockwright_device::{OpenMode, SharedDevice};
+use blockwright_map::{Told, about, fragmented_text, problems};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,14 +17,6 @@ use std::path::Path;
 const ISSUES_SHOWN: usize = 20;
 /// Width of a picture in pixels.
 const WIDTH: u32 = 1000;
-
-/// An issue of either format, as it is told.
-pub struct Told {
-    /// For people.
-    pub text: String,
-    /// Where it is.
-    pub place: Option<Place>,
-}
 
 #[derive(Serialize)]
 struct FileJson {
@@ -102,17 +91,6 @@ pub fn map(args: &MapArgs) -> Result<()> {
     out.finish()
 }
 
-fn told<K: std::fmt::Display>(usage: Usage<K>, place: impl Fn(&K) -> Option<Place>) -> Usage<Told> {
-    usage.map_issues(|issue| Issue {
-        kind: Told {
-            text: issue.kind.to_string(),
-            place: place(&issue.kind),
-        },
-        severity: issue.severity,
-        outcome: issue.outcome,
-    })
-}
-
 /// The usage of a volume of whichever format it has.
 fn survey(image: &Path, quiet: bool) -> Result<(&'static str, Usage<Told>)> {
     let open = OpenMode::read_only();
@@ -138,15 +116,7 @@ fn survey_device(
         progress: bar.progress(),
         ..UsageOptions::default()
     };
-    let is_f2fs = f2fs::is_f2fs(&device).map_err(Failure::new);
-    let usage = is_f2fs.and_then(|is_f2fs| match is_f2fs {
-        true => f2fs::usage(device, &options)
-            .map(|usage| ("f2fs", told(usage, f2fs::IssueKind::place)))
-            .map_err(Failure::new),
-        false => ext4::usage(device, &options)
-            .map(|usage| ("ext4", told(usage, ext4::IssueKind::place)))
-            .map_err(Failure::new),
-    });
+    let usage = blockwright_map::survey(device, &options).map_err(Failure::new);
     bar.finish();
     usage
 }
@@ -191,7 +161,10 @@ impl<'a> Companion<'a> {
     /// Where each kind of the volume's own structures begins: what it is, and a link.
     pub fn places(&self) -> Vec<(&'static str, String)> {
         let place = |(kind, at)| (kind, self.link(at));
-        page::places(&self.usage).into_iter().map(place).collect()
+        blockwright_map::places(&self.usage)
+            .into_iter()
+            .map(place)
+            .collect()
     }
 
     /// Writes the map, with these issues in the place of its own.
@@ -218,57 +191,6 @@ pub fn page_name(path: &Path) -> Result<()> {
     }
 }
 
-fn about(usage: &Usage<Told>, format: &str) -> String {
-    let bytes = |blocks: u64| human(blocks.saturating_mul(u64::from(usage.block_bytes)));
-    format!(
-        "{format}, {} blocks of {} ({})",
-        usage.blocks,
-        human(u64::from(usage.block_bytes)),
-        bytes(usage.blocks)
-    )
-}
-
-fn fragmented_text(file: &FragmentedFile, block_bytes: u32) -> String {
-    let bytes = file.blocks.saturating_mul(u64::from(block_bytes));
-    format!(
-        "inode {}: {} in {} pieces",
-        file.ino,
-        human(bytes),
-        file.pieces
-    )
-}
-
-/// What the volume's structures say against each other.
-fn contradictions(usage: &Usage<Told>) -> Vec<String> {
-    let mut out = Vec::new();
-    for (blocks, what) in [
-        (usage.claimed_twice, "claimed by more than one owner"),
-        (usage.marked_free, "in use, but free in the bitmaps"),
-    ] {
-        if blocks > 0 {
-            out.push(format!("{blocks} blocks are {what}"));
-        }
-    }
-    for (more, what) in [
-        (usage.suppressed, "issues"),
-        (usage.unread_more, "unreadable places"),
-    ] {
-        if more > 0 {
-            out.push(format!("{more} more {what}"));
-        }
-    }
-    out
-}
-
-fn problems(usage: &Usage<Told>) -> Vec<String> {
-    let unread = usage.unread.iter().map(ToString::to_string);
-    let worse = usage.issues.iter().filter(|i| i.severity > Severity::Note);
-    unread
-        .chain(worse.map(|issue| issue.kind.text.clone()))
-        .chain(contradictions(usage))
-        .collect()
-}
-
 fn draw(
     usage: &Usage<Told>,
     format: &str,
@@ -279,11 +201,11 @@ fn draw(
     // Also without a wall, which looks at it before.
     crate::wall::spare_inputs(path, "map")?;
     let about = about(usage, format);
-    let drawing = || squares::picture(usage, &format!("{image}: {about}"), WIDTH).draw();
+    let drawing = || blockwright_map::picture(usage, &format!("{image}: {about}"), WIDTH).draw();
     let bytes = match picture {
         Picture::Svg => drawing().svg().into_bytes(),
         Picture::Png => drawing().png().at(path.display())?,
-        Picture::Html => page::page(usage, image, &about)
+        Picture::Html => blockwright_map::page(usage, image, &about)
             .map_err(Failure::new)?
             .into_bytes(),
     };
@@ -334,14 +256,14 @@ fn print(out: &mut Out, usage: &Usage<Told>, format: &str, image: &str) -> Resul
     out.name(image.as_bytes())?;
     writeln!(out, ": {}", about(usage, format))?;
     writeln!(out)?;
-    for row in squares::letters(usage) {
+    for row in blockwright_map::letters(usage) {
         writeln!(out, "  {row}")?;
     }
     writeln!(out)?;
     let mut table = Table::new(&["", "Kind", ">Blocks", ">Size", ">Share"]);
     for (kind, blocks) in usage.kinds() {
         table.row(vec![
-            colours::letter(kind).to_string(),
+            blockwright_map::letter(kind).to_string(),
             kind.label().to_owned(),
             blocks.to_string(),
             human(blocks.saturating_mul(u64::from(usage.block_bytes))),

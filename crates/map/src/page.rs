@@ -1,7 +1,7 @@
 //! The map as one HTML file that needs nothing else.
 
-use super::colours::colour;
-use super::{Told, squares};
+use crate::colours::colour;
+use crate::{Told, squares};
 use blockwright_check::Severity;
 use blockwright_check::usage::{Kind, Usage};
 use blockwright_plot::Colour;
@@ -58,7 +58,7 @@ fn hex(colour: Colour) -> String {
     format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2)
 }
 
-/// The page.
+/// The map as one HTML file that needs nothing else; `image` and `about` are its title.
 ///
 /// # Errors
 /// None that is known: the data has no maps with keys that JSON cannot have.
@@ -141,7 +141,7 @@ fn issues(usage: &Usage<Told>) -> Vec<Row> {
         place: issue.kind.place.and_then(|place| usage.blocks_of(place)),
         text: issue.kind.text.clone(),
     });
-    let others = super::contradictions(usage).into_iter();
+    let others = crate::contradictions(usage).into_iter();
     let others = others.map(|text| Row { place: None, text });
     unread.chain(issues).chain(others).collect()
 }
@@ -149,12 +149,13 @@ fn issues(usage: &Usage<Told>) -> Vec<Row> {
 fn fragmented(usage: &Usage<Told>) -> Vec<Row> {
     let row = |file: &blockwright_check::usage::FragmentedFile| Row {
         place: Some((file.first, 1)),
-        text: super::fragmented_text(file, usage.block_bytes),
+        text: crate::fragmented_text(file, usage.block_bytes),
     };
     usage.fragmented.iter().map(row).collect()
 }
 
-/// Where each kind of block begins that a volume has few runs of.
+/// Where each kind of block begins: its name, the first block and how many; nothing of a volume with very many runs.
+#[must_use]
 pub fn places(usage: &Usage<Told>) -> Vec<(&'static str, (u64, u64))> {
     let Some(runs) = &usage.runs else {
         return Vec::new();

@@ -4,6 +4,7 @@ use blockwright_check::usage::Kind;
 use blockwright_plot::Colour;
 
 /// The colour of a kind. Metadata is blue to violet, data green and yellow, what needs attention red, free nearly white.
+#[must_use]
 pub fn colour(kind: Kind) -> Colour {
     match kind {
         Kind::Superblock => Colour(0x08, 0x30, 0x6b),
@@ -35,6 +36,7 @@ pub fn colour(kind: Kind) -> Colour {
 }
 
 /// The letter of a kind in the map that a terminal shows.
+#[must_use]
 pub fn letter(kind: Kind) -> char {
     match kind {
         Kind::Superblock => 'S',

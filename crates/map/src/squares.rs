@@ -1,6 +1,6 @@
 //! Cells of a usage become as many squares as a picture has room for.
 
-use super::colours::{colour, letter, mix};
+use crate::colours::{colour, letter, mix};
 use blockwright_check::usage::{Cell, Kind, Usage};
 use blockwright_plot::{Colour, Key, Mosaic, Mosaics};
 
@@ -39,7 +39,8 @@ fn main_use(cells: &[Cell]) -> Option<(Kind, f64)> {
     best.map(|(kind, _)| (kind, used as f64 / all.max(1) as f64))
 }
 
-/// Rows of letters.
+/// Rows of letters, for a terminal.
+#[must_use]
 pub fn letters<K>(usage: &Usage<K>) -> Vec<String> {
     let all: Vec<char> = grouped(&usage.cells, LETTERS.0 * LETTERS.1)
         .map(|cells| main_use(cells).map_or(letter(Kind::Free), |(kind, _)| letter(kind)))
@@ -54,7 +55,8 @@ pub fn times<K>(usage: &Usage<K>) -> Option<(u64, u64)> {
     times().min().map(|oldest| (oldest, newest))
 }
 
-/// The picture.
+/// The picture, `width` pixels wide.
+#[must_use]
 pub fn picture<K>(usage: &Usage<K>, title: &str, width: u32) -> Mosaics {
     let max = Mosaics::columns(width, SIDE) * ROWS;
     let per = usage.cells.len().div_ceil(max).max(1) as u64 * usage.cell_blocks;
@@ -64,9 +66,9 @@ pub fn picture<K>(usage: &Usage<K>, title: &str, width: u32) -> Mosaics {
         Some((kind, share)) => mix(paper, colour(kind), share.max(SHARE_MIN)),
         None => paper,
     });
-    let size = |blocks: u64| crate::output::human(blocks * u64::from(usage.block_bytes));
+    let size = |blocks: u64| crate::size::human(blocks * u64::from(usage.block_bytes));
     let mut parts = vec![Mosaic {
-        title: format!("Use; a square is {}", crate::output::human(bytes)),
+        title: format!("Use; a square is {}", crate::size::human(bytes)),
         squares: squares.collect(),
         legend: usage
             .kinds()
