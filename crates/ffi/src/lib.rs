@@ -1,17 +1,21 @@
 //! What the bindings to other languages share, in safe Rust: errors as errno, opening a part of an image,
 //! a check of either format with its issues as data, and a resize that also gives the image file its length.
 //!
-//! Not responsible for: the languages themselves. `crates/capi` and `bindings/python` translate types and own the handles.
+//! Errno is for Unix alone; the rest is for every host.
+//!
+//! Not responsible for: the languages themselves. `crates/capi`, `bindings/python` and `crates/web` translate types and own the handles.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod check;
+#[cfg(unix)]
 mod errno;
 mod image;
 mod resize;
 
 pub use check::{CheckOptions, CheckReport, IssueData, check};
+#[cfg(unix)]
 pub use errno::{errno_of, errno_of_sync};
 pub use image::{Window, open_device, open_volume};
 pub use resize::{Target, resize};

@@ -30,6 +30,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("ffi", &["blockwright", "check", "device", "disk", "vfs"]),
     ("capi", &["blockwright", "device", "ffi"]),
     ("python", &["blockwright", "device", "ffi"]),
+    (
+        "web",
+        &["blockwright", "check", "device", "disk", "ffi", "map"],
+    ),
     ("plot", &[]),
     ("map", &["check", "device", "plot"]),
     ("sandbox", &[]),

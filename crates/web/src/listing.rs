@@ -1,0 +1,152 @@
+//! Directories, sorted and in parts; and what is told of an entry.
+
+use crate::names::coded;
+use crate::request::{Attributes, Details, EntryOf, Listing};
+use blockwright::{FileType, Metadata, Result, Volume};
+use blockwright_device::os_name;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Names that are kept of one directory.
+const NAMES_MAX: usize = 250_000;
+
+/// The names in a directory: directories first, then by their bytes.
+pub(crate) struct Listed {
+    path: PathBuf,
+    names: Vec<(OsString, Option<FileType>)>,
+    trouble: Option<String>,
+}
+
+impl Listed {
+    /// Reads all names, or those before the first that cannot be read.
+    ///
+    /// # Errors
+    /// When the path is no directory, or none of it can be read.
+    pub(crate) fn read(volume: &Volume, path: &Path) -> Result<Self> {
+        let mut names = Vec::new();
+        let mut trouble = None;
+        for entry in volume.dir_stream(path)? {
+            match entry {
+                Ok(_) if names.len() == NAMES_MAX => {
+                    trouble = Some(format!("only {NAMES_MAX} entries are shown"));
+                    break;
+                }
+                Ok(entry) => names.push((entry.name, entry.kind)),
+                Err(e) => {
+                    trouble = Some(format!("the rest cannot be read: {e}"));
+                    break;
+                }
+            }
+        }
+        names.sort_by(|a, b| {
+            let key = |kind: Option<FileType>| kind != Some(FileType::Directory);
+            (key(a.1), &a.0).cmp(&(key(b.1), &b.0))
+        });
+        Ok(Listed {
+            path: path.to_owned(),
+            names,
+            trouble,
+        })
+    }
+
+    pub(crate) fn is_of(&self, path: &Path) -> bool {
+        self.path == path
+    }
+
+    /// A part of it, with attributes. What cannot be read of an entry is said there.
+    pub(crate) fn part(&self, volume: &Volume, first: usize, count: usize) -> Listing {
+        let names = self.names.iter().skip(first).take(count);
+        let told = |(name, kind): &(OsString, Option<FileType>)| {
+            let path = self.path.join(name);
+            entry(volume, &path, *kind)
+        };
+        Listing {
+            total: self.names.len(),
+            trouble: self.trouble.clone(),
+            entries: names.map(told).collect(),
+        }
+    }
+}
+
+fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Regular => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symlink",
+        FileType::CharDevice => "character device",
+        FileType::BlockDevice => "block device",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+    }
+}
+
+fn attributes(metadata: &Metadata) -> Attributes {
+    Attributes {
+        size: metadata.len(),
+        mode: metadata.permissions(),
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+        modified: metadata.attr().mtime.secs,
+    }
+}
+
+/// What is at a path, whose kind the directory may have told.
+pub(crate) fn entry(volume: &Volume, path: &Path, kind: Option<FileType>) -> EntryOf {
+    let name = path.file_name().map(os_name::bytes).unwrap_or_default();
+    let mut told = EntryOf {
+        name: coded(name),
+        kind: kind.map(kind_name),
+        attributes: None,
+        target: None,
+        leads_to: None,
+        trouble: None,
+    };
+    match volume.symlink_metadata(path) {
+        Ok(metadata) => {
+            told.kind = Some(kind_name(metadata.file_type()));
+            told.attributes = Some(attributes(&metadata));
+            if metadata.is_symlink() {
+                match volume.read_link(path) {
+                    Ok(target) => told.target = Some(coded(os_name::bytes(&target))),
+                    Err(e) => told.trouble = Some(e.to_string()),
+                }
+                let to = volume.metadata(path).ok();
+                told.leads_to = to.map(|to| kind_name(to.file_type()));
+            }
+        }
+        Err(e) => told.trouble = Some(e.to_string()),
+    }
+    told
+}
+
+/// Everything about the entry at a path.
+///
+/// # Errors
+/// When its inode cannot be read.
+pub(crate) fn details(volume: &Volume, path: &Path) -> Result<Details> {
+    let metadata = volume.symlink_metadata(path)?;
+    let attr = metadata.attr();
+    let mut entry = entry(volume, path, None);
+    let listed = match metadata.is_symlink() {
+        // The names are asked for by a path that is followed.
+        true => Ok(Vec::new()),
+        false => volume.list_xattr(path),
+    };
+    let attribute_names = match listed {
+        Ok(names) => names.iter().map(|n| coded(os_name::bytes(n))).collect(),
+        Err(e) => {
+            entry.trouble = Some(e.to_string());
+            Vec::new()
+        }
+    };
+    Ok(Details {
+        inode: metadata.ino(),
+        links: metadata.nlink(),
+        allocated: metadata.blocks().saturating_mul(512),
+        accessed: attr.atime.secs,
+        changed: attr.ctime.secs,
+        created: attr.crtime.map(|t| t.secs),
+        attribute_names,
+        entry,
+    })
+}

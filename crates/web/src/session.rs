@@ -1,0 +1,355 @@
+//! One open image, and what is asked about it.
+
+use crate::listing::{Listed, details};
+use crate::names;
+use crate::request::{
+    Checked, Event, Holds, Image, IssueOf, KindOf, MapOf, PartitionOf, Request, TableOf, VolumeInfo,
+};
+use blockwright::export::export_tar_watched;
+use blockwright::{Error, ErrorKind, Result, Volume, VolumeOptions};
+use blockwright_check::usage::{Usage, UsageOptions};
+use blockwright_check::{Phase, Progress, ProgressFn};
+use blockwright_device::{OpenMode, SharedDevice, os_name};
+use blockwright_disk::{Disk, Selector, probe, table};
+use blockwright_ffi::CheckOptions;
+use blockwright_map::{self as map, Told};
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Partitions that are told. A table may claim thousands.
+const PARTITIONS_MAX: usize = 128;
+/// Entries of a listing in one answer.
+const ENTRIES_MAX: usize = 1000;
+/// Issues in one answer.
+const ISSUES_MAX: usize = 1000;
+/// Bytes of a file in one answer.
+const READ_BYTES_MAX: usize = 4 << 20;
+/// What a volume may cache. The module's memory never shrinks.
+const CACHE_BYTES: u64 = 48 << 20;
+/// Width of the map in pixels.
+const MAP_WIDTH: u32 = 1000;
+
+/// Takes what is told while a request runs.
+pub(crate) type Tell = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// What a check, which does not need a volume that opens, and a map are of.
+struct Selected {
+    device: SharedDevice,
+    /// What was found for the map, once asked for.
+    survey: Option<(&'static str, Usage<Told>)>,
+}
+
+struct Opened {
+    volume: Volume,
+    /// The last directory that was listed.
+    listed: Option<Listed>,
+}
+
+/// One image, and the volume in it that is looked at.
+pub(crate) struct Session {
+    image: PathBuf,
+    disk: Option<Disk>,
+    selected: Option<Selected>,
+    opened: Option<Opened>,
+    tell: Tell,
+}
+
+fn path_of(text: &str) -> Result<PathBuf> {
+    let bytes = names::decoded(text);
+    let bytes = bytes.ok_or_else(|| Error::new(ErrorKind::Invalid, "this is no coded path"))?;
+    Ok(os_name::of_vec(bytes).into())
+}
+
+fn disk_error(error: blockwright_disk::Error) -> Error {
+    blockwright_device::DeviceError::from(error).into()
+}
+
+fn holds(device: &SharedDevice) -> Option<Holds> {
+    // What cannot be read is told when it is opened.
+    let found = probe::contents(device).ok().flatten()?;
+    Some(Holds {
+        readable: matches!(found.format, "ext4" | "f2fs"),
+        format: found.format,
+        noun: found.noun,
+        label: found.label,
+    })
+}
+
+fn json(value: &impl serde::Serialize, out: &mut dyn Write) -> Result<()> {
+    let text = serde_json::to_vec(value).map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()));
+    written(out.write_all(&text?))
+}
+
+fn written(result: std::io::Result<()>) -> Result<()> {
+    result.map_err(|e| Error::new(ErrorKind::Io, format!("the answer: {e}")))
+}
+
+fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Volume => "volume",
+        Phase::Inodes => "inodes",
+        Phase::Directories => "directories",
+        Phase::Links => "links",
+        Phase::Bitmaps => "bitmaps",
+    }
+}
+
+impl Session {
+    /// For the image at a path of the host. Nothing is opened before [`Request::Open`].
+    pub(crate) fn new(image: impl Into<PathBuf>, tell: Tell) -> Self {
+        Session {
+            image: image.into(),
+            disk: None,
+            selected: None,
+            opened: None,
+            tell,
+        }
+    }
+
+    /// Answers one request.
+    ///
+    /// # Errors
+    /// For people, in words. `out` may have a part of the answer then.
+    pub(crate) fn answer(&mut self, request: &[u8], out: &mut dyn Write) -> Result<()> {
+        let request = serde_json::from_slice(request)
+            .map_err(|e| Error::new(ErrorKind::Invalid, format!("the request: {e}")))?;
+        match request {
+            Request::Open => json(&self.open()?, out),
+            Request::Volume { part } => json(&self.volume(part)?, out),
+            Request::List { path, first, count } => {
+                let opened = self.opened()?;
+                let path = path_of(&path)?;
+                if opened
+                    .listed
+                    .as_ref()
+                    .is_none_or(|l| !l.is_of(&path) || first == 0)
+                {
+                    opened.listed = None;
+                    opened.listed = Some(Listed::read(&opened.volume, &path)?);
+                }
+                let listed = opened.listed.as_ref().ok_or_else(closed)?;
+                json(
+                    &listed.part(&opened.volume, first, count.min(ENTRIES_MAX)),
+                    out,
+                )
+            }
+            Request::Stat { path } => {
+                let volume = &self.opened()?.volume;
+                let path = path_of(&path)?;
+                json(&details(volume, &path)?, out)
+            }
+            Request::Read {
+                path,
+                offset,
+                bytes,
+            } => {
+                let mut buf = vec![0; bytes.min(READ_BYTES_MAX)];
+                let file = self.opened()?.volume.open_file(path_of(&path)?)?;
+                let n = file.read_at(&mut buf, offset)?;
+                written(out.write_all(&buf[..n]))
+            }
+            Request::Export { path } => self.export(&path, out),
+            Request::Check => json(&self.check()?, out),
+            Request::Map => json(&self.map()?, out),
+            Request::MapPage => {
+                let image = self.name();
+                let (format, usage) = self.survey()?;
+                let page = map::page(usage, &image, &map::about(usage, format))
+                    .map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
+                written(out.write_all(page.as_bytes()))
+            }
+        }
+    }
+
+    fn name(&self) -> String {
+        let name = self.image.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+
+    fn opened(&mut self) -> Result<&mut Opened> {
+        self.opened.as_mut().ok_or_else(closed)
+    }
+
+    fn open(&mut self) -> Result<Image> {
+        self.opened = None;
+        self.selected = None;
+        self.disk = None;
+        let mode = OpenMode::read_only();
+        let file = blockwright_device::open(&self.image, mode)?;
+        let mut no_other_file = |_: &std::path::Path, name: &[u8]| {
+            Err(blockwright_disk::Error::Unsupported(format!(
+                "this image is a layer over another file, {:?}; a page sees one file only. \
+                 `qemu-img convert` or `blockwright disk convert` makes one image of both",
+                String::from_utf8_lossy(name)
+            )))
+        };
+        let disk = Disk::on(&self.image, file, &mut no_other_file).map_err(disk_error)?;
+        let whole = holds(disk.device());
+        // A file system at the start counts: bytes of a table may be left in its boot block.
+        let table = match &whole {
+            Some(held) if held.readable => None,
+            _ => disk.table().map_err(disk_error)?,
+        };
+        let table = table.map(|found| {
+            let told = found.partitions.iter().take(PARTITIONS_MAX);
+            let one = |p: &blockwright_disk::Partition| {
+                let device = disk.part(&Selector::Number(p.number));
+                let (text, name) = table::type_name(p.kind);
+                PartitionOf {
+                    number: p.number,
+                    name: p.name.clone(),
+                    kind: name.map_or(text, str::to_owned),
+                    bytes: p.bytes,
+                    problem: p.problem.clone(),
+                    holds: device.ok().as_ref().and_then(holds),
+                }
+            };
+            TableOf {
+                scheme: found.scheme.name(),
+                partitions: told.map(one).collect(),
+                more: found.partitions.len().saturating_sub(PARTITIONS_MAX),
+                remarks: found.remarks.clone(),
+            }
+        });
+        let image = Image {
+            container: disk.format().name(),
+            bytes: disk.device().geometry().bytes,
+            holds: whole,
+            table,
+        };
+        self.disk = Some(disk);
+        Ok(image)
+    }
+
+    fn volume(&mut self, part: Option<u32>) -> Result<VolumeInfo> {
+        self.opened = None;
+        self.selected = None;
+        let disk = self.disk.as_ref().ok_or_else(closed)?;
+        let device = disk.select(part.map(Selector::Number).as_ref());
+        let device = device.map_err(disk_error)?;
+        let label = holds(&device).map(|held| held.label).unwrap_or_default();
+        self.selected = Some(Selected {
+            device: Arc::clone(&device),
+            survey: None,
+        });
+        let options = VolumeOptions::new().read_only(true);
+        let volume = options.cache_bytes(CACHE_BYTES).open_device(device)?;
+        let room = volume.statfs()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(u64::from(room.block_bytes));
+        let info = VolumeInfo {
+            format: volume.format().to_string(),
+            label,
+            bytes: bytes(room.blocks),
+            free_bytes: bytes(room.blocks_free),
+            block_bytes: room.block_bytes,
+            inodes: room.files,
+            free_inodes: room.files_free,
+        };
+        self.opened = Some(Opened {
+            volume,
+            listed: None,
+        });
+        Ok(info)
+    }
+
+    fn export(&mut self, path: &str, out: &mut dyn Write) -> Result<()> {
+        let tell = Arc::clone(&self.tell);
+        let volume = &self.opened()?.volume;
+        let mut failed = |e: &Error| {
+            tell(&Event::Unreadable {
+                text: e.to_string(),
+            });
+        };
+        let go_on = &mut |_: &_| ControlFlow::Continue(());
+        let report = export_tar_watched(volume, path_of(path)?, out, &mut failed, go_on)?;
+        tell(&Event::Exported {
+            entries: report.entries,
+            sockets: report.sockets_skipped,
+            unreadable: report.failures,
+        });
+        Ok(())
+    }
+
+    /// Tells the progress.
+    fn progress(&self) -> ProgressFn {
+        let tell = Arc::clone(&self.tell);
+        Arc::new(move |p: Progress| {
+            tell(&Event::Progress {
+                phase: phase_name(p.phase),
+                done: p.done,
+                total: p.total,
+            });
+        })
+    }
+
+    fn check(&mut self) -> Result<Checked> {
+        let options = CheckOptions {
+            issues_max: Some(ISSUES_MAX),
+            progress: Some(self.progress()),
+            ..CheckOptions::default()
+        };
+        let device = &self.selected.as_ref().ok_or_else(closed)?.device;
+        let report = blockwright_ffi::check(Arc::clone(device), &options)?;
+        let issues = report.issues.into_iter().map(|issue| IssueOf {
+            kind: issue.kind,
+            severity: issue.severity.name(),
+            text: issue.text,
+        });
+        Ok(Checked {
+            clean: report.clean,
+            issues: issues.collect(),
+            more: report.suppressed,
+            files: report.stats.files,
+            directories: report.stats.directories,
+            used_blocks: report.stats.used_blocks,
+            blocks: report.stats.blocks,
+        })
+    }
+
+    fn survey(&mut self) -> Result<&(&'static str, Usage<Told>)> {
+        let options = UsageOptions {
+            progress: Some(self.progress()),
+            ..UsageOptions::default()
+        };
+        let selected = self.selected.as_mut().ok_or_else(closed)?;
+        if selected.survey.is_none() {
+            let found = map::survey(Arc::clone(&selected.device), &options);
+            let found = found.map_err(|e| Error::new(ErrorKind::Corrupt, e.to_string()))?;
+            selected.survey = Some(found);
+        }
+        selected.survey.as_ref().ok_or_else(closed)
+    }
+
+    fn map(&mut self) -> Result<MapOf> {
+        let (format, usage) = self.survey()?;
+        let about = map::about(usage, format);
+        let mut problems = map::problems(usage);
+        let more_problems = problems.len().saturating_sub(ISSUES_MAX);
+        problems.truncate(ISSUES_MAX);
+        let kinds = usage.kinds().map(|(kind, blocks)| {
+            let colour = map::colour(kind);
+            KindOf {
+                label: kind.label(),
+                colour: format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2),
+                bytes: blocks.saturating_mul(u64::from(usage.block_bytes)),
+            }
+        });
+        let fragmented = usage.fragmented.iter();
+        Ok(MapOf {
+            svg: map::picture(usage, &about, MAP_WIDTH).draw().svg(),
+            about,
+            kinds: kinds.collect(),
+            problems,
+            more_problems,
+            fragmented: fragmented
+                .map(|file| map::fragmented_text(file, usage.block_bytes))
+                .collect(),
+        })
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Invalid, "no volume is open")
+}

@@ -1,0 +1,232 @@
+const $ = (id) => document.getElementById(id);
+const ROW = 28, WINDOW = 200, READ = 1 << 20;
+let worker = null, file = null, part = null, waiting = new Map(), nextId = 1, bytesRead = 0;
+let path = "/", total = 0, pages = new Map(), shown = 0;
+
+const human = (n) => {
+  let unit = 0;
+  for (; n >= 1024 && unit < 6; unit++) n /= 1024;
+  return (unit ? n.toFixed(1) : n) + " " + ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"][unit];
+};
+// A coded name as people read it: what is no text is shown as U+FFFD, and what changes how text runs is visible.
+const display = (name) => {
+  const bytes = [];
+  for (let n = 0; n < name.length; n++) {
+    if (name[n] === "%") { bytes.push(parseInt(name.slice(n + 1, n + 3), 16)); n += 2; }
+    else { const c = String.fromCodePoint(name.codePointAt(n)); bytes.push(...new TextEncoder().encode(c)); n += c.length - 1; }
+  }
+  return new TextDecoder().decode(new Uint8Array(bytes)).replace(/[\p{Cc}\p{Bidi_Control}]/gu, "\ufffd");
+};
+const element = (tag, text, attributes = {}) => {
+  const e = document.createElement(tag);
+  if (text !== undefined) e.textContent = text;
+  for (const [k, v] of Object.entries(attributes)) k.startsWith("on") ? e.addEventListener(k.slice(2), v) : e.setAttribute(k, v);
+  return e;
+};
+const status = (text) => { $("status").textContent = text; };
+const fail = (text) => { $("error").hidden = !text; $("error").textContent = text ?? ""; if (text) status(""); };
+const guarded = (f) => async (...args) => { fail(); try { await f(...args); } catch (e) { fail(e.message); } };
+
+const module = (async () => {
+  const packed = Uint8Array.from(atob($("module").textContent), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return WebAssembly.compile(await new Response(stream).arrayBuffer());
+})();
+const workerUrl = URL.createObjectURL(new Blob([$("worker").textContent], { type: "text/javascript" }));
+
+function stop(why) {
+  worker?.terminate();
+  worker = null;
+  for (const { reject } of waiting.values()) reject(new Error(why));
+  waiting.clear();
+  $("cancel").hidden = true;
+}
+
+async function startWorker() {
+  stop("Stopped.");
+  const compiled = await module;
+  const mine = new Worker(workerUrl);
+  worker = mine;
+  await new Promise((resolve, reject) => {
+    mine.onerror = (e) => reject(new Error(e.message || "the worker does not start"));
+    mine.onmessage = ({ data }) => {
+      if (data.ready) return resolve();
+      if (data.read !== undefined) { bytesRead = data.read; $("read").textContent = `${human(bytesRead)} read of ${human(file.size)}`; $("read").dataset.bytes = bytesRead; return; }
+      if (data.ended) {
+        const why = `This image stopped the reader: ${data.ended}. The reader was started again; other images and views can be opened.`;
+        reject(new Error(why));
+        if (worker === mine) { stop(why); reopen().catch(() => {}); }
+        return;
+      }
+      const asked = waiting.get(data.id);
+      if (!asked) return;
+      if (data.event) return asked.event?.(data.event);
+      waiting.delete(data.id);
+      data.error !== undefined ? asked.reject(new Error(data.error)) : asked.resolve(data.blob ?? data.bytes ?? JSON.parse(data.text));
+    };
+    mine.postMessage({ module: compiled, file });
+  });
+}
+
+function ask(request, as = "json", event) {
+  return new Promise((resolve, reject) => {
+    if (!worker) return reject(new Error("No image is open."));
+    const id = nextId++;
+    waiting.set(id, { resolve, reject, event });
+    worker.postMessage({ id, request, as });
+  });
+}
+
+// After a stop: the same image and volume in another worker.
+async function reopen() {
+  await startWorker();
+  await ask({ op: "open" });
+  await ask({ op: "volume", part });
+}
+
+const open = guarded(async (chosen) => {
+  file = chosen; part = null; bytesRead = 0;
+  for (const id of ["disk", "volume"]) $(id).hidden = true;
+  status(`Opening ${file.name} …`);
+  await startWorker();
+  const image = await ask({ op: "open" });
+  status(`${file.name}: ${image.container}, ${human(image.bytes)}`);
+  if (!image.table) return openVolume(null);
+  $("disk").hidden = false;
+  $("parts").replaceChildren(...image.table.partitions.map((p) => {
+    const what = p.problem ?? (p.holds ? `${p.holds.noun}${p.holds.label ? ` “${p.holds.label}”` : ""}` : p.type);
+    const b = element("button", `Partition ${p.number}${p.name ? ` (${p.name})` : ""}`, { onclick: () => openVolume(p.number) });
+    b.disabled = Boolean(p.problem);
+    const li = element("li");
+    li.append(b, `${human(p.bytes)}, ${what}`);
+    return li;
+  }), ...image.table.remarks.map((text) => element("li", text)), ...(image.table.more ? [element("li", `and ${image.table.more} more`)] : []));
+});
+
+const openVolume = guarded(async (number) => {
+  part = number;
+  for (const id of ["check", "map"]) $(id).replaceChildren();
+  $("volume").hidden = false;
+  $("about").textContent = "";
+  clearRows();
+  try {
+    const v = await ask({ op: "volume", part });
+    $("about").textContent = `${v.format}${v.label ? ` “${v.label}”` : ""}: ${human(v.bytes)}, ${human(v.freeBytes)} free; ${v.inodes - v.freeInodes} of ${v.inodes} inodes in use`;
+    view("files");
+    await list("/");
+  } catch (e) {
+    throw new Error(`${e.message}\nIf this is a damaged volume, the views Check and Map may still say more.`);
+  }
+});
+
+function view(name) {
+  for (const id of ["files", "check", "map"]) $(id).hidden = id !== name;
+  for (const b of document.querySelectorAll("[data-view]")) b.setAttribute("aria-pressed", b.dataset.view === name);
+}
+
+function clearRows() { pages = new Map(); total = 0; shown++; $("tall").replaceChildren(); $("crumbs").replaceChildren(); }
+
+async function list(to) {
+  const first = await ask({ op: "list", path: to, first: 0, count: WINDOW });
+  clearRows();
+  path = to; total = first.total;
+  pages.set(0, first.entries);
+  const names = to.split("/").filter(Boolean);
+  $("crumbs").replaceChildren(...["", ...names].flatMap((name, n) => [
+    element("button", name ? display(name) : "/", { class: "link", onclick: guarded(() => list("/" + names.slice(0, n).join("/"))) }), element("span", n ? " / " : " ")]),
+    element("span", `${total} entries`));
+  if (first.trouble) fail(first.trouble);
+  $("tall").style.height = `${total * ROW}px`;
+  $("rows").scrollTop = 0;
+  draw();
+}
+
+const modeText = (m) => [6, 3, 0].map((s) => (m >> s & 4 ? "r" : "-") + (m >> s & 2 ? "w" : "-") + (m >> s & 1 ? "x" : "-")).join("");
+const child = (name) => (path === "/" ? "" : path.replace(/\/$/, "")) + "/" + name;
+
+function row(entry, n) {
+  const leads = entry.kind === "symlink" ? entry.leadsTo : entry.kind;
+  const text = display(entry.name) + (entry.target !== null && entry.target !== undefined ? ` → ${display(entry.target)}` : "");
+  const open = leads === "directory" ? guarded(() => list(child(entry.name))) : leads === "file" ? guarded(() => download(entry)) : null;
+  const e = element("div", undefined, { class: "row" });
+  e.style.top = `${n * ROW}px`;
+  e.append(open ? element("button", text, { class: "link", title: leads === "file" ? "Download" : "Open", onclick: open }) : element("span", text),
+    element("span", entry.trouble ?? entry.kind ?? "unknown", { title: entry.trouble ?? "" }), element("span", entry.kind === "file" ? human(entry.size) : "", { class: "size" }),
+    element("span", entry.modified === undefined ? "" : new Date(entry.modified * 1000).toString() === "Invalid Date" ? `${entry.modified} s` : new Date(entry.modified * 1000).toISOString().slice(0, 16).replace("T", " ")),
+    element("span", entry.mode === undefined ? "" : modeText(entry.mode), { class: "mode" }));
+  return e;
+}
+
+// Only the rows in sight are elements, and only their parts of the listing are asked for.
+async function draw() {
+  const mine = ++shown;
+  const from = Math.floor($("rows").scrollTop / ROW), to = Math.min(total, from + 40);
+  for (let p = Math.floor(from / WINDOW); p * WINDOW < to; p++) {
+    if (!pages.has(p)) {
+      const more = await ask({ op: "list", path, first: p * WINDOW, count: WINDOW });
+      if (mine !== shown) return;
+      pages.set(p, more.entries);
+    }
+  }
+  const rows = [];
+  for (let n = from; n < to; n++) { const entry = pages.get(Math.floor(n / WINDOW))?.[n % WINDOW]; if (entry) rows.push(row(entry, n)); }
+  $("tall").replaceChildren(...rows);
+}
+
+function save(blob, name) {
+  const url = URL.createObjectURL(blob);
+  element("a", "", { href: url, download: name.replace(/[/\\\ufffd]/g, "_") || "file" }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60000);
+}
+
+async function download(entry) {
+  const from = child(entry.name), name = display(entry.name), parts = [];
+  const target = entry.size > 64 * READ && window.showSaveFilePicker ? await (await showSaveFilePicker({ suggestedName: name })).createWritable() : null;
+  for (let offset = 0; ;) {
+    const bytes = await ask({ op: "read", path: from, offset, bytes: READ }, "bytes");
+    if (bytes.length === 0) break;
+    target ? await target.write(bytes) : parts.push(new Blob([bytes]));
+    offset += bytes.length;
+    status(`${name}: ${human(offset)}`);
+  }
+  target ? await target.close() : save(new Blob(parts), name);
+}
+
+const long = (run) => guarded(async () => {
+  $("cancel").hidden = false;
+  try { await run((e) => { if (e.event === "progress") status(`${e.phase}: ${e.done} of ${e.total}`); if (e.event === "bytes") status(human(e.bytes)); }); }
+  finally { $("cancel").hidden = true; }
+});
+$("tar").onclick = long(async (tell) => {
+  const lost = [];
+  const blob = await ask({ op: "export", path }, "blob", (e) => { if (e.event === "unreadable") lost.push(e.text); tell(e); });
+  save(blob, (path.split("/").filter(Boolean).map(display).pop() ?? "root") + ".tar");
+  status(`${human(blob.size)} saved`);
+  if (lost.length) fail(`${lost.length} things could not be read:\n${lost.slice(0, 20).join("\n")}`);
+});
+const check = long(async (tell) => {
+  const c = await ask({ op: "check" }, "json", tell);
+  status("");
+  const head = c.clean ? "No damage was found." : `${c.issues.length + c.more} issues`;
+  const items = element("ol");
+  items.append(...c.issues.map((i) => { const li = element("li"); li.append(element("span", i.severity, { class: "severity" }), ` ${i.text}`); return li; }));
+  $("check").replaceChildren(element("p", `${head} ${c.files} files and ${c.directories} directories were checked. Nothing was changed.`), items, ...(c.more ? [element("p", `and ${c.more} more`)] : []));
+});
+const map = long(async (tell) => {
+  const m = await ask({ op: "map" }, "json", tell);
+  status("");
+  const img = element("img", undefined, { alt: `Map: ${m.kinds.map((k) => `${k.label} ${human(k.bytes)}`).join(", ")}`, src: URL.createObjectURL(new Blob([m.svg], { type: "image/svg+xml" })) });
+  const zoom = element("button", "Download the map to zoom in (HTML)", { onclick: long(async (t) => save(new Blob([await ask({ op: "map-page" }, "bytes", t)], { type: "text/html" }), "map.html")) });
+  const problems = element("ul");
+  problems.append(...[...m.problems, ...m.fragmented].map((text) => element("li", text)));
+  $("map").replaceChildren(element("p", m.about), zoom, img, problems);
+});
+for (const b of document.querySelectorAll("[data-view]")) {
+  b.onclick = () => { view(b.dataset.view); if (b.dataset.view !== "files" && !$(b.dataset.view).firstChild) (b.dataset.view === "check" ? check : map)(); };
+}
+$("cancel").onclick = guarded(async () => { stop("Cancelled."); await reopen(); });
+$("rows").onscroll = guarded(draw);
+$("file").onchange = () => $("file").files[0] && open($("file").files[0]);
+for (const name of ["dragover", "dragleave", "drop"]) {
+  addEventListener(name, (e) => { e.preventDefault(); $("drop").classList.toggle("over", name === "dragover"); if (name === "drop" && e.dataTransfer.files[0]) open(e.dataTransfer.files[0]); });
+}
