@@ -1,6 +1,6 @@
 const $ = (id) => document.getElementById(id);
 const ROW = 28, WINDOW = 200, READ = 1 << 20;
-let worker = null, file = null, part = null, waiting = new Map(), nextId = 1, bytesRead = 0;
+let worker = null, file = null, part = null, waiting = new Map(), nextId = 1, starts = 0;
 let path = "/", total = 0, pages = new Map(), shown = 0;
 
 const human = (n) => {
@@ -25,7 +25,10 @@ const element = (tag, text, attributes = {}) => {
 };
 const status = (text) => { $("status").textContent = text; };
 const fail = (text) => { $("error").hidden = !text; $("error").textContent = text ?? ""; if (text) status(""); };
-const guarded = (f) => async (...args) => { fail(); try { await f(...args); } catch (e) { fail(e.message); } };
+// Ends what belongs to an image that is no longer the chosen one. No message for people.
+const SUPERSEDED = new Error("another image was chosen");
+const guarded = (f) => async (...args) => { fail(); try { await f(...args); } catch (e) { if (e !== SUPERSEDED) fail(e.message); } };
+const counted = (n, one, many) => `${n} ${n === 1 ? one : many}`;
 
 const module = (async () => {
   const packed = Uint8Array.from(atob($("module").textContent), (c) => c.charCodeAt(0));
@@ -34,59 +37,76 @@ const module = (async () => {
 })();
 const workerUrl = URL.createObjectURL(new Blob([$("worker").textContent], { type: "text/javascript" }));
 
-function stop(why) {
+function stop(error) {
   worker?.terminate();
   worker = null;
-  for (const { reject } of waiting.values()) reject(new Error(why));
+  for (const { reject } of waiting.values()) reject(error);
   waiting.clear();
   $("cancel").hidden = true;
 }
 
-async function startWorker() {
-  stop("Stopped.");
+// The module trapped. The reader is started once more; when that traps, too, the page waits for the person.
+function trapped(why, again) {
+  const told = `The reader stopped on this image: ${why}.`;
+  if (again) return stop(new Error(`${told} It was started again, and stopped again. Choose another image, or open this one anew.`));
+  stop(new Error(told));
+  const start = starts + 1;
+  reopen(true).then(
+    () => fail(`${told} It was started again: other views, files and images can be opened.`),
+    (e) => { if (start === starts && e !== SUPERSEDED) fail(e.message); });
+}
+
+// `again`: whether this is the start after a trap.
+async function startWorker(again = false) {
+  const start = ++starts;
+  stop(SUPERSEDED);
   const compiled = await module;
+  if (start !== starts) throw SUPERSEDED;
   const mine = new Worker(workerUrl);
   worker = mine;
   await new Promise((resolve, reject) => {
     mine.onerror = (e) => reject(new Error(e.message || "the worker does not start"));
     mine.onmessage = ({ data }) => {
+      if (worker !== mine) return reject(SUPERSEDED);
       if (data.ready) return resolve();
-      if (data.read !== undefined) { bytesRead = data.read; $("read").textContent = `${human(bytesRead)} read of ${human(file.size)}`; $("read").dataset.bytes = bytesRead; return; }
+      if (data.read !== undefined) { $("read").textContent = `${human(data.read)} read of ${human(file.size)}`; $("read").dataset.bytes = data.read; return; }
       if (data.ended) {
-        const why = `This image stopped the reader: ${data.ended}. The reader was started again; other images and views can be opened.`;
-        reject(new Error(why));
-        if (worker === mine) { stop(why); reopen().catch(() => {}); }
-        return;
+        reject(new Error(`The reader does not start: ${data.ended}.`));
+        return trapped(data.ended, again);
       }
       const asked = waiting.get(data.id);
       if (!asked) return;
       if (data.event) return asked.event?.(data.event);
       waiting.delete(data.id);
+      // Opened: a later trap is another one.
+      if (asked.request.op === "volume") again = false;
       data.error !== undefined ? asked.reject(new Error(data.error)) : asked.resolve(data.blob ?? data.bytes ?? JSON.parse(data.text));
     };
     mine.postMessage({ module: compiled, file });
   });
+  if (start !== starts) throw SUPERSEDED;
 }
 
 function ask(request, as = "json", event) {
   return new Promise((resolve, reject) => {
-    if (!worker) return reject(new Error("No image is open."));
+    if (!worker) return reject(new Error("The reader is stopped. Open the image anew."));
     const id = nextId++;
-    waiting.set(id, { resolve, reject, event });
+    waiting.set(id, { resolve, reject, event, request });
     worker.postMessage({ id, request, as });
   });
 }
 
 // After a stop: the same image and volume in another worker.
-async function reopen() {
-  await startWorker();
+async function reopen(again = false) {
+  await startWorker(again);
   await ask({ op: "open" });
   await ask({ op: "volume", part });
 }
 
 const open = guarded(async (chosen) => {
-  file = chosen; part = null; bytesRead = 0;
+  file = chosen; part = null;
   for (const id of ["disk", "volume"]) $(id).hidden = true;
+  clearVolume();
   status(`Opening ${file.name} …`);
   await startWorker();
   const image = await ask({ op: "open" });
@@ -105,16 +125,17 @@ const open = guarded(async (chosen) => {
 
 const openVolume = guarded(async (number) => {
   part = number;
-  for (const id of ["check", "map"]) $(id).replaceChildren();
+  clearVolume();
   $("volume").hidden = false;
-  $("about").textContent = "";
-  clearRows();
+  // Before the wait: another view may be chosen meanwhile.
+  view("files");
+  if (!worker) { await startWorker(); await ask({ op: "open" }); }
   try {
     const v = await ask({ op: "volume", part });
     $("about").textContent = `${v.format}${v.label ? ` “${v.label}”` : ""}: ${human(v.bytes)}, ${human(v.freeBytes)} free; ${v.inodes - v.freeInodes} of ${v.inodes} inodes in use`;
-    view("files");
     await list("/");
   } catch (e) {
+    if (e === SUPERSEDED || !worker) throw e;
     throw new Error(`${e.message}\nIf this is a damaged volume, the views Check and Map may still say more.`);
   }
 });
@@ -122,6 +143,12 @@ const openVolume = guarded(async (number) => {
 function view(name) {
   for (const id of ["files", "check", "map"]) $(id).hidden = id !== name;
   for (const b of document.querySelectorAll("[data-view]")) b.setAttribute("aria-pressed", b.dataset.view === name);
+}
+
+function clearVolume() {
+  for (const id of ["check", "map"]) $(id).replaceChildren();
+  $("about").textContent = "";
+  clearRows();
 }
 
 function clearRows() { pages = new Map(); total = 0; shown++; $("tall").replaceChildren(); $("crumbs").replaceChildren(); }
@@ -134,11 +161,11 @@ async function list(to) {
   const names = to.split("/").filter(Boolean);
   $("crumbs").replaceChildren(...["", ...names].flatMap((name, n) => [
     element("button", name ? display(name) : "/", { class: "link", onclick: guarded(() => list("/" + names.slice(0, n).join("/"))) }), element("span", n ? " / " : " ")]),
-    element("span", `${total} entries`));
+    element("span", counted(total, "entry", "entries")));
   if (first.trouble) fail(first.trouble);
   $("tall").style.height = `${total * ROW}px`;
   $("rows").scrollTop = 0;
-  draw();
+  await draw();
 }
 
 const modeText = (m) => [6, 3, 0].map((s) => (m >> s & 4 ? "r" : "-") + (m >> s & 2 ? "w" : "-") + (m >> s & 1 ? "x" : "-")).join("");
@@ -182,12 +209,17 @@ function save(blob, name) {
 async function download(entry) {
   const from = child(entry.name), name = display(entry.name), parts = [];
   const target = entry.size > 64 * READ && window.showSaveFilePicker ? await (await showSaveFilePicker({ suggestedName: name })).createWritable() : null;
-  for (let offset = 0; ;) {
-    const bytes = await ask({ op: "read", path: from, offset, bytes: READ }, "bytes");
-    if (bytes.length === 0) break;
-    target ? await target.write(bytes) : parts.push(new Blob([bytes]));
-    offset += bytes.length;
-    status(`${name}: ${human(offset)}`);
+  try {
+    for (let offset = 0; ;) {
+      const bytes = await ask({ op: "read", path: from, offset, bytes: READ }, "bytes");
+      if (bytes.length === 0) break;
+      target ? await target.write(bytes) : parts.push(new Blob([bytes]));
+      offset += bytes.length;
+      status(`${name}: ${human(offset)}`);
+    }
+  } catch (e) {
+    await target?.abort();
+    throw e;
   }
   target ? await target.close() : save(new Blob(parts), name);
 }
@@ -202,15 +234,15 @@ $("tar").onclick = long(async (tell) => {
   const blob = await ask({ op: "export", path }, "blob", (e) => { if (e.event === "unreadable") lost.push(e.text); tell(e); });
   save(blob, (path.split("/").filter(Boolean).map(display).pop() ?? "root") + ".tar");
   status(`${human(blob.size)} saved`);
-  if (lost.length) fail(`${lost.length} things could not be read:\n${lost.slice(0, 20).join("\n")}`);
+  if (lost.length) fail(`${counted(lost.length, "entry", "entries")} could not be read:\n${lost.slice(0, 20).join("\n")}`);
 });
 const check = long(async (tell) => {
   const c = await ask({ op: "check" }, "json", tell);
   status("");
-  const head = c.clean ? "No damage was found." : `${c.issues.length + c.more} issues`;
+  const head = c.clean ? "No damage was found." : `${counted(c.issues.length + c.more, "issue", "issues")}.`;
   const items = element("ol");
   items.append(...c.issues.map((i) => { const li = element("li"); li.append(element("span", i.severity, { class: "severity" }), ` ${i.text}`); return li; }));
-  $("check").replaceChildren(element("p", `${head} ${c.files} files and ${c.directories} directories were checked. Nothing was changed.`), items, ...(c.more ? [element("p", `and ${c.more} more`)] : []));
+  $("check").replaceChildren(element("p", `${head} ${counted(c.files, "file", "files")} and ${counted(c.directories, "directory", "directories")} were checked. Nothing was changed.`), items, ...(c.more ? [element("p", `and ${c.more} more`)] : []));
 });
 const map = long(async (tell) => {
   const m = await ask({ op: "map" }, "json", tell);
@@ -224,7 +256,7 @@ const map = long(async (tell) => {
 for (const b of document.querySelectorAll("[data-view]")) {
   b.onclick = () => { view(b.dataset.view); if (b.dataset.view !== "files" && !$(b.dataset.view).firstChild) (b.dataset.view === "check" ? check : map)(); };
 }
-$("cancel").onclick = guarded(async () => { stop("Cancelled."); await reopen(); });
+$("cancel").onclick = guarded(async () => { stop(new Error("Cancelled.")); await reopen(); });
 $("rows").onscroll = guarded(draw);
 $("file").onchange = () => $("file").files[0] && open($("file").files[0]);
 for (const name of ["dragover", "dragleave", "drop"]) {

@@ -3,21 +3,26 @@
 #![forbid(unsafe_code)]
 
 use blockwright_web::page::{self, Sources};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const USAGE: &str = "usage: blockwright-web-page [--module FILE] OUTPUT
+const USAGE: &str = "usage: blockwright-web-page [--module FILE | --profile NAME] OUTPUT
 
-Writes the page to OUTPUT. Without --module it compiles the module first, for which cargo and the target wasm32-wasip1 must be there.";
+Writes the page to OUTPUT. Without --module it compiles the module first, in cargo's profile `web` or in NAME; cargo and the target
+wasm32-wasip1 must be there.";
 
 const TARGET: &str = "wasm32-wasip1";
 
+/// An image that needs more memory than 1 GiB ends the module, not the browser.
+const MEMORY: &str = "-Clink-arg=--max-memory=1073741824";
+
 fn main() -> ExitCode {
     let words: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let page = |profile: &OsStr, output| compile(profile).and_then(|m| write(&m, output));
     let made = match &words[..] {
-        [output] if !output.to_string_lossy().starts_with('-') => {
-            compile().and_then(|module| write(&module, output))
-        }
+        [output] if !output.to_string_lossy().starts_with('-') => page("web".as_ref(), output),
+        [flag, name, output] if flag.as_os_str() == "--profile" => page(name.as_ref(), output),
         [flag, module, output] if flag.as_os_str() == "--module" => write(module, output),
         _ => {
             eprintln!("{USAGE}");
@@ -42,27 +47,24 @@ fn root() -> PathBuf {
     here.ancestors().nth(2).map(PathBuf::from).unwrap_or(here)
 }
 
-/// Compiles the module; where it is.
-fn compile() -> Result<PathBuf, String> {
-    // A folder of its own: another profile and other flags than all other builds.
+/// Compiles the module in a profile; where it is.
+fn compile(profile: &OsStr) -> Result<PathBuf, String> {
+    // With the other builds for WASI.
     let target = match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) if !dir.is_empty() => root().join(dir),
         _ => root().join("target"),
     };
-    let target = target.join("web");
+    let target = target.join("hosts");
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["rustc", "--quiet", "--package", "blockwright-web", "--lib"])
-        .args(["--crate-type", "cdylib", "--profile", "web"])
+        .args(["--crate-type", "cdylib", "--profile"])
+        .arg(profile)
         .args(["--target", TARGET, "--target-dir"])
         .arg(&target)
+        .args(["--", MEMORY])
         // The caller's own flags are for the host.
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        // An image that needs more memory than 1 GiB ends the module, not the browser.
-        .env(
-            "CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS",
-            "-Clink-arg=--max-memory=1073741824",
-        )
         .current_dir(root())
         .status()
         .map_err(|e| format!("cargo: {e}"))?;
@@ -71,7 +73,8 @@ fn compile() -> Result<PathBuf, String> {
             "the module does not compile; does `rustup target add {TARGET}` help?"
         ));
     }
-    Ok(target.join(TARGET).join("web/blockwright_web.wasm"))
+    let built = target.join(TARGET).join(profile);
+    Ok(built.join("blockwright_web.wasm"))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
