@@ -1,7 +1,7 @@
 # Two commands: `make run` does the main job on real input, `make test` runs every test.
 # Both install what they need. See README.md.
 
-.PHONY: run test setup bench check fmt install install-c package clean
+.PHONY: run test setup bench check fmt web install install-c package clean
 
 setup:
 	@sh scripts/setup.sh
@@ -20,6 +20,10 @@ check:
 
 fmt:
 	@cargo fmt --all
+
+# The web page that browses images, as one file: target/web/blockwright.html.
+web:
+	@cargo xtask web
 
 prefix = $(DESTDIR)$(or $(PREFIX),/usr/local)
 built = $(or $(CARGO_TARGET_DIR),target)/release/blockwright

@@ -8,7 +8,8 @@ fusermount3:fuse3 fio:fio getfattr:attr setfacl:acl git:git cc:gcc c++:g++ pkg-c
 setpriv:util-linux script:bsdutils losetup:mount mkfs.f2fs:f2fs-tools linux.uml:user-mode-linux insmod:kmod
 veritysetup:cryptsetup-bin umoci:umoci skopeo:skopeo buildah:buildah nbd-server:nbd-server nbdkit:nbdkit qemu-nbd:qemu-utils openssl:openssl sgdisk:gdisk sfdisk:fdisk qemu-img:qemu-utils qemu-io:qemu-utils
 img2simg:android-sdk-libsparse-utils fsck.fat:dosfstools mtype:mtools mkswap:util-linux casync:casync
-node:nodejs matchpathcon:selinux-utils semodule:selinux-policy-default fsverity:fsverity lintian:lintian dpkg-shlibdeps:dpkg-dev objcopy:binutils"
+node:nodejs chromium:chromium chromedriver:chromium-driver matchpathcon:selinux-utils semodule:selinux-policy-default fsverity:fsverity
+lintian:lintian dpkg-shlibdeps:dpkg-dev objcopy:binutils"
 
 PATH="$PATH:/usr/sbin:/sbin"
 missing=""

@@ -47,6 +47,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                    with eight values (or one in N of these cases): what the engine refuses, check -n names
   boot             a Debian root and its kernel become a disk by one `disk create`, and an emulated machine boots from it (x86-64, root, network)
   big              what is too large for every run: directories of a million entries, release build
+  web [OUTPUT]     the web page as one file (default: target/web/blockwright.html)
   run              the main job on real input (what `make run` calls)
   bench [ARGS]     the benchmarks (blockwright-bench), release build";
 
@@ -123,6 +124,15 @@ fn main() -> ExitCode {
         ),
         // Cargo's runner during `test`; see guard.rs.
         Some("guard") => guard::run(rest),
+        Some("web") => {
+            let output = target_dir().join("web/blockwright.html");
+            let output = output.display().to_string();
+            let words = ["run", "--quiet", "-p", "blockwright-web", "--"];
+            match rest {
+                [] => tools::cargo(&[&words[..], &[&output]].concat(), &[]),
+                _ => tools::cargo(&words, rest),
+            }
+        }
         Some("run") => run::run(),
         Some("bench") => tools::cargo(&["run", "--release", "-p", "blockwright-bench", "--"], rest),
         _ => {

@@ -1,0 +1,119 @@
+//! The page in a real browser: a large ext4, an f2fs, a qcow2 with partitions, a damaged image, and a module that traps.
+//! `drive.mjs` presses the buttons and compares what it sees. `BLOCKWRIGHT_SCREENSHOTS=DIR` keeps pictures of the page.
+
+use blockwright::{Format, Volume, VolumeBuilder};
+use blockwright_oracles as oracles;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
+
+/// A module of WebAssembly whose `serve` is `unreachable`: `(module (memory (export "memory") 1) (func (export "serve") (result i32) unreachable))`.
+const TRAP: &[u8] = b"\0asm\x01\0\0\0\x01\x05\x01\x60\0\x01\x7f\x03\x02\x01\0\x05\x03\x01\0\x01\x07\x12\x02\x06memory\x02\0\x05serve\0\0\x0a\x05\x01\x03\0\0\x0b";
+
+fn make(path: &Path, format: Format, bytes: u64) -> Volume {
+    let made = VolumeBuilder::new().format(format).size(bytes).create(path);
+    made.expect("made");
+    Volume::open(path).expect("opened")
+}
+
+fn done(command: &mut Command) -> String {
+    let out = command.output().expect("it runs");
+    let told = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(
+        out.status.success(),
+        "{command:?}: {told}{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    told
+}
+
+#[test]
+fn images_are_browsed_in_a_browser() {
+    if !oracles::have(&["chromium", "chromedriver", "node", "qemu-img", "sfdisk"]) {
+        return;
+    }
+    let sysroot = done(Command::new("rustc").args(["--print", "sysroot"]));
+    if !Path::new(sysroot.trim())
+        .join("lib/rustlib/wasm32-wasip1")
+        .is_dir()
+    {
+        oracles::leave("rustup target add wasm32-wasip1");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| dir.path().join(name);
+
+    let volume = make(&at("large.ext4"), Format::Ext4, 2 << 30);
+    let data: Vec<u8> = (0..3_000_017u32).map(|i| (i ^ i >> 9) as u8).collect();
+    std::fs::write(at("data.bin"), &data).expect("written");
+    volume.write("/data.bin", &data).expect("written");
+    volume
+        .write(std::ffi::OsStr::from_bytes(b"/caf\xe9"), b"x")
+        .expect("written");
+    volume.create_dir("/many").expect("made");
+    for n in 0..10_000 {
+        volume
+            .write(format!("/many/file-{n:04}"), b"")
+            .expect("written");
+    }
+    volume.close().expect("closed");
+
+    let volume = make(&at("small.f2fs"), Format::F2fs, 64 << 20);
+    volume.write("/hello", b"f2fs").expect("written");
+    volume.create_dir("/folder").expect("made");
+    let large: Vec<u8> = data.iter().rev().copied().collect();
+    std::fs::write(at("large.bin"), &large).expect("written");
+    volume.write("/folder/large.bin", &large).expect("written");
+    volume.close().expect("closed");
+
+    let volume = make(&at("inside.ext4"), Format::Ext4, 32 << 20);
+    volume.write("/inside", b"1").expect("written");
+    volume.close().expect("closed");
+    let inner = std::fs::read(at("inside.ext4")).expect("read");
+    let mut disk = vec![0; 1 << 20];
+    disk.extend_from_slice(&inner);
+    disk.resize(40 << 20, 0);
+    std::fs::write(at("disk.raw"), disk).expect("written");
+    let table = "label: dos\nstart=2048, size=65536, type=83\n";
+    std::fs::write(at("table"), table).expect("written");
+    let tool = |name: &str| Command::new(oracles::find(name).expect("found"));
+    let table = std::fs::File::open(at("table")).expect("opened");
+    done(tool("sfdisk").arg("-q").arg(at("disk.raw")).stdin(table));
+    done(
+        tool("qemu-img")
+            .args(["convert", "-O", "qcow2"])
+            .args([at("disk.raw"), at("disk.qcow2")]),
+    );
+
+    // A bitmap of blocks that says nothing is in use.
+    let mut bytes = inner;
+    let bitmap = u32::from_le_bytes([bytes[4096], bytes[4097], bytes[4098], bytes[4099]]) as usize;
+    let block = 1024 << u32::from_le_bytes([bytes[1048], bytes[1049], bytes[1050], bytes[1051]]);
+    let bitmap = match block {
+        1024 => u32::from_le_bytes([bytes[2048], bytes[2049], bytes[2050], bytes[2051]]) as usize,
+        _ => bitmap,
+    };
+    bytes[bitmap * block..bitmap * block + 64].fill(0);
+    std::fs::write(at("damaged.ext4"), bytes).expect("written");
+
+    let page = at("page.html");
+    done(
+        Command::new(env!("CARGO_BIN_EXE_blockwright-web-page"))
+            .args(["--profile", "quick"])
+            .arg(&page),
+    );
+    std::fs::write(at("trap.wasm"), TRAP).expect("written");
+    done(
+        Command::new(env!("CARGO_BIN_EXE_blockwright-web-page"))
+            .arg("--module")
+            .args([at("trap.wasm"), at("trap.html")]),
+    );
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drive.mjs");
+    println!("{}", done(Command::new("node").arg(script).arg(dir.path())));
+    if let Some(kept) = std::env::var_os("BLOCKWRIGHT_SCREENSHOTS") {
+        for name in ["files", "map", "partition", "damaged", "trap"] {
+            let name = format!("{name}.png");
+            std::fs::copy(at(&name), Path::new(&kept).join(&name)).expect("copied");
+        }
+    }
+}
