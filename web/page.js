@@ -132,7 +132,7 @@ const openVolume = guarded(async (number) => {
   if (!worker) { await startWorker(); await ask({ op: "open" }); }
   try {
     const v = await ask({ op: "volume", part });
-    $("about").textContent = `${v.format}${v.label ? ` “${v.label}”` : ""}: ${human(v.bytes)}, ${human(v.freeBytes)} free; ${v.inodes - v.freeInodes} of ${v.inodes} inodes in use`;
+    $("about").textContent = `${v.format}${v.label ? ` “${v.label}”` : ""}: ${human(v.bytes)}, ${human(v.freeBytes)} free${v.format === "f2fs" ? "" : `; ${v.inodes - v.freeInodes} of ${v.inodes} inodes in use`}`;
     await list("/");
   } catch (e) {
     if (e === SUPERSEDED || !worker) throw e;
@@ -221,7 +221,7 @@ async function download(entry) {
     await target?.abort();
     throw e;
   }
-  target ? await target.close() : save(new Blob(parts), name);
+  target ? await target.close() : save(new Blob(parts, { type: "application/octet-stream" }), name);
 }
 
 const long = (run) => guarded(async () => {
@@ -251,7 +251,7 @@ const map = long(async (tell) => {
   const zoom = element("button", "Download the map to zoom in (HTML)", { onclick: long(async (t) => save(new Blob([await ask({ op: "map-page" }, "bytes", t)], { type: "text/html" }), "map.html")) });
   const problems = element("ul");
   problems.append(...[...m.problems, ...m.fragmented].map((text) => element("li", text)));
-  $("map").replaceChildren(element("p", m.about), zoom, img, problems);
+  $("map").replaceChildren(zoom, img, problems);
 });
 for (const b of document.querySelectorAll("[data-view]")) {
   b.onclick = () => { view(b.dataset.view); if (b.dataset.view !== "files" && !$(b.dataset.view).firstChild) (b.dataset.view === "check" ? check : map)(); };
