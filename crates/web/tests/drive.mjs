@@ -140,9 +140,9 @@ try {
   assert.deepEqual(urls.filter((u) => !/^(file|blob|data):/.test(u) && u !== address), []);
 
   // Without the policy the server is reached: the test above could fail.
-  await call("POST", "/url", { url: "about:blank" });
+  await call("POST", "/url", { url: address });
   assert.equal(await evaluated("return (await fetch(args[0])).text()", address), "reached");
-  assert.equal(reached, 1);
+  assert(reached >= 2);
 
   // A module that always traps is started twice, not forever.
   await call("POST", "/url", { url: `file://${folder}/trap.html` });
