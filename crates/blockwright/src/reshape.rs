@@ -35,6 +35,7 @@ pub use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 pub use blockwright_reshape::ext4::settings::{Reserved, Settings};
 pub use blockwright_reshape::random_uuid;
 pub use blockwright_reshape::resized::{Mode, Parts, Resized};
+pub use blockwright_reshape::watch::{Phase, Progress, Watch};
 
 impl From<ReshapeError> for Error {
     fn from(e: ReshapeError) -> Self {
@@ -47,6 +48,7 @@ impl From<ReshapeError> for Error {
             ReshapeError::Unsupported(_) => ErrorKind::Unsupported,
             ReshapeError::Invalid(_) => ErrorKind::Invalid,
             ReshapeError::NoSpace(_) => ErrorKind::NoSpace,
+            ReshapeError::Interrupted => ErrorKind::Interrupted,
         };
         Error::new(kind, e.to_string())
     }
@@ -60,14 +62,28 @@ impl From<ReshapeError> for Error {
 /// `Invalid` for sizes beyond the device; `Unsupported` for what the volume's layout or format does not allow, `Busy` for a volume that
 /// must be checked first, `Corrupt`, `NoSpace`, `Io`.
 pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> {
+    resize_watched(device, bytes, mode, &Watch::default())
+}
+
+/// As [`resize`], and tells `watch` the progress, which can stop the change between two steps.
+///
+/// # Errors
+/// As [`resize`]; `Interrupted` when it was stopped. The volume is whole then: an ext4 volume has its old size, and an f2fs volume may have the new
+/// one already. The same call continues.
+pub fn resize_watched(
+    device: &SharedDevice,
+    bytes: u64,
+    mode: Mode,
+    watch: &Watch,
+) -> Result<Resized> {
     match format::detect(device)? {
         Format::Ext4 => {
             let device = recovered(device, mode)?;
-            Ok(ext4::resize::resize(&device, bytes, mode)?)
+            Ok(ext4::resize::resize(&device, bytes, mode, watch)?)
         }
         Format::F2fs => {
             let device = reopened(device, mode)?;
-            Ok(f2fs::resize::resize(&device, bytes, mode)?)
+            Ok(f2fs::resize::resize(&device, bytes, mode, watch)?)
         }
     }
 }
@@ -78,14 +94,27 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> 
 /// # Errors
 /// As [`resize`].
 pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result<Resized> {
+    resize_to_minimum_watched(device, free, mode, &Watch::default())
+}
+
+/// As [`resize_to_minimum`], with a watch.
+///
+/// # Errors
+/// As [`resize_watched`].
+pub fn resize_to_minimum_watched(
+    device: &SharedDevice,
+    free: u64,
+    mode: Mode,
+    watch: &Watch,
+) -> Result<Resized> {
     match format::detect(device)? {
         Format::Ext4 => {
             let device = recovered(device, mode)?;
-            Ok(ext4::resize::resize_to_minimum(&device, free, mode)?)
+            Ok(ext4::resize::resize_to_minimum(&device, free, mode, watch)?)
         }
         Format::F2fs => {
             let device = reopened(device, mode)?;
-            Ok(f2fs::resize::resize_to_minimum(&device, free, mode)?)
+            Ok(f2fs::resize::resize_to_minimum(&device, free, mode, watch)?)
         }
     }
 }
@@ -97,10 +126,18 @@ pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result
 /// `NoSpace`, `Io`. With the first three nothing was changed, as far as it can be known before. With the others a part of the settings may be changed; the volume is whole. If there is no room for the
 /// journal that replaces one, the volume may have none.
 pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
+    set_watched(device, settings, &Watch::default())
+}
+
+/// As [`set`], and tells `watch` the progress, which can stop the change between two steps.
+///
+/// # Errors
+/// As [`set`]; `Interrupted` when it was stopped. The volume is whole then, and a part of the settings may be changed. The same call makes the rest.
+pub fn set_watched(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
     match format::detect(device)? {
         Format::Ext4 => {
             let device = recovered(device, Mode::Change)?;
-            Ok(ext4::settings::set(&device, settings)?)
+            Ok(ext4::settings::set(&device, settings, watch)?)
         }
         Format::F2fs => Ok(f2fs::set(device, settings)?),
     }

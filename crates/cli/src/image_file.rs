@@ -124,7 +124,7 @@ pub fn prepare(args: &ResizeArgs) -> Result<()> {
 }
 
 /// Gives the image file its final length. `device` opens the image; `resized` says how the change ended, if it was begun. Prepared space that is not needed is
-/// cut off; after an error only if the change was certainly not made.
+/// cut off; after an error only if the change was certainly not made. `smaller` is the size of a volume whose change was stopped after its end had moved.
 ///
 /// # Errors
 /// Those of the host, and of `device` after a change that succeeded.
@@ -132,6 +132,7 @@ pub fn finish(
     args: &ResizeArgs,
     device: impl FnOnce() -> Result<SharedDevice>,
     resized: Option<std::result::Result<&Resized, ErrorKind>>,
+    smaller: Option<u64>,
 ) -> Result<()> {
     let mut slot = FILE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((file, before)) = slot.take() else {
@@ -142,6 +143,7 @@ pub fn finish(
         Wanted::More(_) | Wanted::Fill | Wanted::Minimum => None,
     };
     let length = match (resized, device()) {
+        (_, Ok(_)) if smaller.is_some() => smaller.unwrap_or(before),
         (None, _) => before,
         (Some(resized), Ok(device)) => file_bytes(&device, before, asked, resized),
         (Some(Ok(_)), Err(error)) => return Err(error),

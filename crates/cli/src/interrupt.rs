@@ -7,16 +7,15 @@
 
 use crate::failure::{Failure, Result, warn};
 use blockwright_fuse::{Event, SignalWatch};
-use std::cell::{Cell, RefCell};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Signals that are noted, and acted on where the command asks. A second signal ends the process at once.
 #[derive(Default)]
 pub struct Interrupts {
-    watch: RefCell<Option<SignalWatch>>,
-    came: Cell<bool>,
+    watch: Mutex<Option<SignalWatch>>,
+    came: AtomicBool,
 }
 
 impl Interrupts {
@@ -30,12 +29,14 @@ impl Interrupts {
         Ok(interrupts)
     }
 
+    fn watch(&self) -> MutexGuard<'_, Option<SignalWatch>> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether a signal came.
     pub fn came(&self) -> bool {
-        let watch = self.watch.borrow();
-        let now = watch.as_ref().is_some_and(SignalWatch::take);
-        self.came.set(self.came.get() || now);
-        self.came.get()
+        let now = self.watch().as_ref().is_some_and(SignalWatch::take);
+        self.came.fetch_or(now, Ordering::Relaxed) || now
     }
 
     /// Lets the command go on.
@@ -52,7 +53,7 @@ impl Interrupts {
     /// Signals end the process at once from now on: the command waits for what may never come. Returns whether they were noted before.
     pub fn pause(&self) -> bool {
         self.came();
-        self.watch.borrow_mut().take().is_some()
+        self.watch().take().is_some()
     }
 
     /// Ends a pause.
@@ -62,7 +63,7 @@ impl Interrupts {
     pub fn resume(&self) -> Result<()> {
         let event = Event::new().map_err(Failure::new)?;
         let watch = SignalWatch::first_only(&event).map_err(Failure::new)?;
-        self.watch.replace(Some(watch));
+        *self.watch() = Some(watch);
         Ok(())
     }
 }

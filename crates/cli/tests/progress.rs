@@ -109,6 +109,33 @@ fn a_bar_is_drawn_on_a_terminal_only() {
         );
     }
     check_clean(&image, "after all of them");
+    // Phases of a change count in units of their own.
+    let changes: &[(&[&str], &[&str])] = &[
+        (&["resize", "IMAGE", "3G"], &["resize", "IMAGE", "9G"]),
+        (
+            &["set", "IMAGE", "features=^metadata_csum"],
+            &["set", "IMAGE", "features=metadata_csum"],
+        ),
+    ];
+    for (plain, on_terminal) in changes {
+        let made = output(bw(&image, plain).stdin(Stdio::null()));
+        assert!(made.status.success(), "{plain:?}: {}", stderr(&made));
+        assert_eq!(stderr(&made), "", "{plain:?}");
+        if !have("script") {
+            continue;
+        }
+        let mut pty = Command::new("script");
+        pty.args(["-q", "-e", "-c", &line(&image, on_terminal), "/dev/null"]);
+        pty.env("TERM", "xterm").env("COLUMNS", "120");
+        let shown = output(pty.stdin(Stdio::null()));
+        let text = String::from_utf8_lossy(&shown.stdout);
+        assert!(shown.status.success(), "{on_terminal:?}: {text}");
+        assert!(
+            text.contains('[') && text.contains('%'),
+            "{on_terminal:?}: {text:?}"
+        );
+    }
+    check_clean(&image, "after changes");
 }
 
 /// Starts a command, and sends it a signal as soon as `begun` is true.
@@ -144,6 +171,7 @@ fn catches(pid: u32, signal: u32) -> bool {
 /// Starts a command, and sends it a signal so long after it has begun to note signals.
 fn interrupted_after(command: &mut Command, signal: &str, after: Duration) -> Output {
     let number = match signal {
+        "HUP" => 1,
         "INT" => 2,
         _ => 15,
     };
@@ -272,4 +300,85 @@ fn a_signal_leaves_no_half_file() {
             assert!(hits > 0, "{made}: {name} never came in time");
         }
     }
+}
+
+/// A change of a volume that a signal stops leaves all files, and the same command finishes it.
+#[test]
+fn a_signal_stops_a_change_between_two_steps() {
+    let scratch = Scratch::new();
+    let image = image(&scratch, 24);
+    let before = good(&image, &["ls", "-lR", "IMAGE:/"]);
+    let same = |what: &str| {
+        check_clean(&image, what);
+        assert_eq!(good(&image, &["ls", "-lR", "IMAGE:/"]), before, "{what}");
+    };
+    let length = bytes(&image);
+    let changes: [&[&str]; 2] = [
+        &["resize", "IMAGE", "64G"],
+        &["set", "IMAGE", "features=^metadata_csum"],
+    ];
+    for words in changes {
+        let mut hits = 0;
+        for (n, name) in ["INT", "TERM", "HUP"].iter().cycle().take(12).enumerate() {
+            let out = interrupted_after(&mut bw(&image, words), name, Duration::ZERO);
+            if !was_interrupted(&out) {
+                break;
+            }
+            hits += 1;
+            let said = stderr(&out);
+            assert!(said.contains("the volume is whole"), "{words:?}: {said}");
+            assert!(said.contains("the same command"), "{words:?}: {said}");
+            if words[0] == "resize" {
+                assert_eq!(bytes(&image), length, "{n}: {name}");
+            }
+            same(name);
+            if hits == 3 {
+                break;
+            }
+        }
+        assert!(hits > 0, "{words:?}: no signal came in time");
+        ok(&mut bw(&image, words));
+        same("finished");
+    }
+    assert_eq!(bytes(&image), 64 << 30);
+}
+
+/// A signal that comes after the table was written: the partition is large already, and the volume follows with the same command.
+#[test]
+fn a_signal_stops_a_partition_with_a_whole_volume() {
+    let scratch = Scratch::new();
+    let tree = scratch.dir("tree");
+    noise(&tree.join("big"), 8 * MIB);
+    let disk = scratch.path("disk.img");
+    let root = format!("root={}:ext4:64M", tree.display());
+    ok(&mut bw(
+        &disk,
+        &["disk", "create", "-q", &root, "-o", "IMAGE"],
+    ));
+    let file = fs::OpenOptions::new().write(true).open(&disk).unwrap();
+    file.set_len(64 << 30).unwrap();
+    let before = good(&disk, &["ls", "-lR", "IMAGE:p1:/"]);
+    let table = good(&disk, &["disk", "ls", "IMAGE"]);
+    let words = ["resize", "IMAGE:p1", "--fill", "--grow-partition"];
+    let mut hits = 0;
+    for _ in 0..12 {
+        let out = interrupted_after(&mut bw(&disk, &words), "INT", Duration::ZERO);
+        if !was_interrupted(&out) {
+            break;
+        }
+        hits += 1;
+        assert_ne!(good(&disk, &["disk", "ls", "IMAGE"]), table);
+        ok(&mut bw(&disk, &["check", "-n", "IMAGE:p1"]));
+        assert_eq!(good(&disk, &["ls", "-lR", "IMAGE:p1:/"]), before);
+        if hits == 2 {
+            break;
+        }
+    }
+    assert!(hits > 0, "no signal came in time");
+    ok(&mut bw(&disk, &words));
+    ok(&mut bw(&disk, &["check", "-n", "IMAGE:p1"]));
+    let info = good(&disk, &["info", "--json", "IMAGE:p1"]);
+    assert!(info.contains("ext4"), "{info}");
+    assert_eq!(good(&disk, &["ls", "-lR", "IMAGE:p1:/"]), before);
+    assert_eq!(bytes(&disk), 64 << 30);
 }

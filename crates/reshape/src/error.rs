@@ -36,6 +36,9 @@ pub enum ReshapeError {
     /// The change is invalid.
     #[error("{0}")]
     Invalid(String),
+    /// The caller stopped the change: what was committed by then stays, and the volume is whole.
+    #[error("interrupted")]
+    Interrupted,
     /// There is no room for what the change needs.
     #[error("{0}")]
     NoSpace(String),

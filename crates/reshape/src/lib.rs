@@ -4,6 +4,7 @@
 //! - [`ext4`]: superblock settings, growth and shrinkage of ext2, ext3 and ext4.
 //! - [`f2fs`]: label and UUID, growth and shrinkage of f2fs.
 //! - [`resized`]: the result of a change of size.
+//! - [`watch`]: the progress of a change, and how it is stopped.
 //! - [`error`]: one type, with a kind and a sentence.
 //!
 //! # Calls
@@ -27,8 +28,10 @@ pub mod error;
 pub mod ext4;
 pub mod f2fs;
 pub mod resized;
+pub mod watch;
 
 pub use error::{ReshapeError, Result};
+pub use watch::{Phase, Progress, Watch};
 
 /// A random UUID, of version 4.
 #[must_use]

@@ -6,6 +6,7 @@
 mod common;
 
 use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
+use blockwright_reshape::Watch;
 use blockwright_reshape::ext4::resize::{Mode, resize};
 use blockwright_reshape::ext4::settings::{Settings, set};
 use common::{clean, contents, have_tools, mke2fs, output, recovers, scratch};
@@ -187,7 +188,7 @@ fn digest(image: &MemoryDevice) -> u64 {
 }
 
 fn grown(device: &SharedDevice, bytes: u64) {
-    resize(device, bytes, Mode::Change).expect("resized");
+    resize(device, bytes, Mode::Change, &Watch::default()).expect("resized");
 }
 
 #[test]
@@ -234,7 +235,9 @@ fn a_new_uuid() {
         ..Settings::default()
     };
     for (name, options) in [("uuid ext4", EXT4), ("uuid ext3", EXT3)] {
-        cut(name, options, 12 << 20, |d| set(d, &settings).expect("set"));
+        cut(name, options, 12 << 20, |d| {
+            set(d, &settings, &Watch::default()).expect("set")
+        });
     }
 }
 
@@ -245,7 +248,9 @@ fn another_journal() {
         ..Settings::default()
     };
     for (name, options) in [("journal ext4", EXT4), ("journal ext3", EXT3)] {
-        cut(name, options, 12 << 20, |d| set(d, &settings).expect("set"));
+        cut(name, options, 12 << 20, |d| {
+            set(d, &settings, &Watch::default()).expect("set")
+        });
     }
 }
 
@@ -264,7 +269,7 @@ fn the_file_of_orphans_goes() {
         ..Settings::default()
     };
     cut("orphan file", ORPHANS, 12 << 20, |d| {
-        set(d, &settings).expect("set");
+        set(d, &settings, &Watch::default()).expect("set");
     });
 }
 
@@ -280,7 +285,7 @@ fn features_with_files_of_their_own() {
                     features: Some(list.to_owned()),
                     ..Settings::default()
                 };
-                set(d, &settings).expect("set");
+                set(d, &settings, &Watch::default()).expect("set");
             }
         });
     }
@@ -291,7 +296,7 @@ fn changed(device: &SharedDevice, list: &str) {
         features: Some(list.to_owned()),
         ..Settings::default()
     };
-    set(device, &settings).expect("set");
+    set(device, &settings, &Watch::default()).expect("set");
 }
 
 /// Directories among the files are full, so they are laid out anew.

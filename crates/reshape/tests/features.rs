@@ -2,6 +2,7 @@
 
 mod common;
 
+use blockwright_reshape::Watch;
 use blockwright_reshape::ext4::settings::{Settings, set};
 use common::{clean, contents, device, field, have_tools, kernel_writes, mke2fs, ok, scratch};
 use std::fs;
@@ -74,7 +75,8 @@ fn apply(image: &Path, list: &str, what: &str) {
         features: Some(list.into()),
         ..Settings::default()
     };
-    set(&device(image), &settings).unwrap_or_else(|e| panic!("{what}, {list}: {e}"));
+    set(&device(image), &settings, &Watch::default())
+        .unwrap_or_else(|e| panic!("{what}, {list}: {e}"));
     clean(image, &format!("{what}, {list}"));
 }
 
@@ -224,7 +226,8 @@ fn own_files_take_whole_clusters() {
                     journal_bytes: Some(kib << 10),
                     ..Settings::default()
                 };
-                set(&device(&image), &settings).unwrap_or_else(|e| panic!("{base}: {e}"));
+                set(&device(&image), &settings, &Watch::default())
+                    .unwrap_or_else(|e| panic!("{base}: {e}"));
                 clean(&image, &format!("{base}, {list}, a journal of {kib} KiB"));
             }
             assert!(contents(&image) == before, "{base}, {list}: files differ");
@@ -503,7 +506,9 @@ fn refusals_name_the_feature_and_change_nothing() {
             features: Some(list.into()),
             ..Settings::default()
         };
-        let error = set(&device(&image), &settings).expect_err(list).to_string();
+        let error = set(&device(&image), &settings, &Watch::default())
+            .expect_err(list)
+            .to_string();
         assert!(error.contains(says), "{list}: {error}");
         assert!(fs::read(&image).expect("read") == untouched, "{list}");
     }

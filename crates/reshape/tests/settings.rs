@@ -3,6 +3,7 @@
 mod common;
 
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
+use blockwright_reshape::Watch;
 use blockwright_reshape::ext4::settings::{Reserved, Settings, set};
 use common::{clean, contents, device, field, have_tools, mke2fs, ok, scratch, tree};
 use std::fs;
@@ -35,7 +36,7 @@ fn features(list: &str) -> Settings {
 }
 
 fn apply(image: &Path, settings: &Settings, what: &str) {
-    set(&device(image), settings).unwrap_or_else(|e| panic!("{what}: {e}"));
+    set(&device(image), settings, &Watch::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
     clean(image, what);
 }
 
@@ -291,7 +292,7 @@ fn features_change_or_are_refused_by_name() {
         ("+metadata_csum_seed", "metadata_csum"),
         ("^stable_inodes", "stable_inodes"),
     ] {
-        let error = set(&device(&ours), &features(list))
+        let error = set(&device(&ours), &features(list), &Watch::default())
             .expect_err(list)
             .to_string();
         assert!(error.contains(says), "{list}: {error}");
@@ -340,7 +341,9 @@ fn features_change_or_are_refused_by_name() {
             "stable_inodes",
         ),
     ] {
-        let error = set(&device(&ours), &settings).expect_err(says).to_string();
+        let error = set(&device(&ours), &settings, &Watch::default())
+            .expect_err(says)
+            .to_string();
         assert!(error.contains(says), "{error}");
     }
     assert!(
@@ -371,7 +374,7 @@ fn a_journal_that_no_block_map_can_list_is_refused_first() {
         journal_bytes: Some(80 << 20),
         ..Settings::default()
     };
-    let said = set(&device(&image), &settings)
+    let said = set(&device(&image), &settings, &Watch::default())
         .expect_err("refused")
         .to_string();
     assert!(said.contains("without extents"), "{said}");
@@ -439,7 +442,9 @@ fn a_refused_list_changes_nothing() {
             uuid: uuid.then_some([7; 16]),
             ..Settings::default()
         };
-        let error = set(&device(&image), &settings).expect_err(list).to_string();
+        let error = set(&device(&image), &settings, &Watch::default())
+            .expect_err(list)
+            .to_string();
         assert!(error.contains(says), "{more}, {list}: {error}");
         assert!(
             fs::read(&image).expect("read") == before,
@@ -477,7 +482,12 @@ fn a_change_that_fails_leaves_the_journal_as_it_was() {
     ok(Command::new("debugfs")
         .args(["-w", "-R", "sif a/file-30 block[0] 0"])
         .arg(&image));
-    let error = set(&device(&image), &features("metadata_csum")).expect_err("damage");
+    let error = set(
+        &device(&image),
+        &features("metadata_csum"),
+        &Watch::default(),
+    )
+    .expect_err("damage");
     assert!(error.to_string().contains("check"), "{error}");
     assert_eq!(field(&image, "Total journal blocks"), journal);
     assert!(!feature_list(&image).contains(&"metadata_csum".to_owned()));

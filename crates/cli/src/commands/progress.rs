@@ -1,8 +1,12 @@
 //! Progress on a terminal: how far a command is, and how long it will still take.
 
+use crate::failure::Result;
+use crate::interrupt::Interrupts;
+use blockwright::reshape;
 use blockwright_check::{Phase, ProgressFn};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The bar that is on the terminal.
@@ -80,6 +84,61 @@ impl Bar {
 impl Drop for Bar {
     fn drop(&mut self) {
         if let Some(bar) = self.0.take() {
+            bar.finish_and_clear();
+            remember(None);
+        }
+    }
+}
+
+/// Watches a change of a volume: a bar on a terminal, and a stop when a signal comes.
+pub struct Change {
+    bar: Option<ProgressBar>,
+    interrupts: Arc<Interrupts>,
+}
+
+impl Change {
+    /// Notes signals from now on.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn begin() -> Result<Self> {
+        let template = "{msg:9} [{bar:40}] {percent}% {eta}";
+        Ok(Change {
+            bar: shown(false, None, template),
+            interrupts: Arc::new(Interrupts::note()?),
+        })
+    }
+
+    /// What the change calls.
+    pub fn watch(&self) -> reshape::Watch {
+        let (bar, interrupts) = (self.bar.clone(), Arc::clone(&self.interrupts));
+        reshape::Watch::new(move |progress| {
+            if let Some(bar) = &bar {
+                let phase = match progress.phase {
+                    reshape::Phase::Inodes => "inodes",
+                    reshape::Phase::Numbers => "numbers",
+                    reshape::Phase::Data => "data",
+                    _ => "metadata",
+                };
+                if bar.message() != phase || progress.done < bar.position() {
+                    // The time that is left is that of this phase.
+                    bar.reset();
+                    bar.set_message(phase);
+                }
+                bar.set_length(progress.total);
+                bar.set_position(progress.done);
+            }
+            match interrupts.came() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
             remember(None);
         }

@@ -1,12 +1,13 @@
 //! `resize`: the size of a volume, and of the image file around it.
 
+use super::progress::Change;
 use super::stats::said;
 use crate::args::ResizeArgs;
 use crate::failure::{Failure, Result};
 use crate::image_file::{Wanted, finish, is_file, prepare, wanted};
 use crate::output::{Out, human};
-use blockwright::Error;
-use blockwright::reshape::{self, Mode, Parts, Resized};
+use blockwright::reshape::{self, Mode, Parts, Resized, Watch};
+use blockwright::{Error, ErrorKind};
 use blockwright_device::{DevOffset, DeviceError, OffsetDevice, OpenMode, SharedDevice};
 use blockwright_disk::table::ALIGNMENT;
 use blockwright_disk::{Disk, Partition};
@@ -47,11 +48,28 @@ pub fn resize(args: &ResizeArgs) -> Result<()> {
     }
     wanted(args)?;
     prepare(args)?;
-    let begun = run(args).map_err(|e| e.at(&place));
+    let change = Change::begin()?;
+    let mut had = None;
+    let begun = run(args, &change.watch(), &mut had).map_err(|e| e.at(&place));
+    drop(change);
     let ended = begun.as_ref().ok().map(|r| r.as_ref().map_err(Error::kind));
     let image = || Ok(crate::wall::device(&args.image, OpenMode::default())?);
-    finish(args, image, ended)?;
-    let resized = begun?.map_err(Failure::from).map_err(|e| e.at(&place))?;
+    let stopped = matches!(ended, Some(Err(ErrorKind::Interrupted)));
+    let now = match stopped {
+        true => Some(reshape::volume_bytes(&image()?)?),
+        false => None,
+    };
+    finish(
+        args,
+        image,
+        ended,
+        now.filter(|now| had.is_some_and(|had| *now < had)),
+    )?;
+    let told = |e: Error| match now {
+        Some(bytes) => interrupted(args, bytes),
+        None => e.into(),
+    };
+    let resized = begun?.map_err(told).map_err(|e| e.at(&place))?;
     let (groups, segments) = match resized.parts {
         Parts::Groups { before, now } => (Some((before, now)), None),
         Parts::Segments { before, now } => (None, Some((before, now))),
@@ -81,6 +99,20 @@ pub fn resize(args: &ResizeArgs) -> Result<()> {
         )?;
     }
     out.finish()
+}
+
+/// A signal stopped the change: the state of the volume, which has so many bytes, and how to continue.
+fn interrupted(args: &ResizeArgs, bytes: u64) -> Failure {
+    // What is added is added to the size that the volume has by now.
+    let how = match wanted(args) {
+        Ok(Wanted::More(_)) => "a resize to the size that was meant",
+        _ => "the same command",
+    };
+    Failure::new(format_args!(
+        "interrupted; the volume is whole and has {} ({bytes} bytes): {how} continues",
+        human(bytes)
+    ))
+    .code(crate::exit::INTERRUPTED)
 }
 
 #[derive(Serialize)]
@@ -200,7 +232,11 @@ impl Growth {
 
 /// Makes the partition larger, and then the volume. Reasons for which the volume refuses the change
 /// are found before this.
-fn run_in_larger(args: &ResizeArgs, mode: OpenMode) -> Result<Resized> {
+fn run_in_larger(
+    args: &ResizeArgs,
+    mode: OpenMode,
+    watch: &Watch,
+) -> Result<blockwright::Result<Resized>> {
     let growth = Growth::plan(args, mode)?;
     let device = growth.device()?;
     let bytes = match wanted(args)? {
@@ -210,28 +246,38 @@ fn run_in_larger(args: &ResizeArgs, mode: OpenMode) -> Result<Resized> {
     };
     let planned = reshape::resize(&device, bytes, Mode::DryRun)?;
     if args.dry_run {
-        return Ok(planned);
+        return Ok(Ok(planned));
     }
     growth.write()?;
-    Ok(reshape::resize(&device, bytes, Mode::Change)?)
+    Ok(reshape::resize_watched(&device, bytes, Mode::Change, watch))
 }
 
-/// Changes the size, if that can be begun.
-fn run(args: &ResizeArgs) -> Result<blockwright::Result<Resized>> {
+/// Changes the size, if that can be begun. `had` becomes the bytes that the volume has before.
+fn run(
+    args: &ResizeArgs,
+    watch: &Watch,
+    had: &mut Option<u64>,
+) -> Result<blockwright::Result<Resized>> {
     let mode = OpenMode {
         read_only: args.dry_run,
         ..OpenMode::default()
     };
     if args.grow_partition {
-        return run_in_larger(args, mode).map(Ok);
+        return run_in_larger(args, mode, watch);
     }
     let device = crate::wall::device(&args.image, mode)?;
+    *had = reshape::volume_bytes(&device).ok();
     let write = match args.dry_run {
         true => Mode::DryRun,
         false => Mode::Change,
     };
     let bytes = match wanted(args)? {
-        Wanted::Minimum => return Ok(reshape::resize_to_minimum(&device, args.free, write)),
+        Wanted::Minimum => {
+            let free = args.free;
+            return Ok(reshape::resize_to_minimum_watched(
+                &device, free, write, watch,
+            ));
+        }
         Wanted::Bytes(bytes) => bytes,
         Wanted::Fill => device.geometry().bytes,
         Wanted::More(bytes) => reshape::volume_bytes(&device)?.saturating_add(bytes),
@@ -242,5 +288,5 @@ fn run(args: &ResizeArgs) -> Result<blockwright::Result<Resized>> {
             "there are {room} bytes, fewer than the {bytes} asked for"
         )));
     }
-    Ok(reshape::resize(&device, bytes, write))
+    Ok(reshape::resize_watched(&device, bytes, write, watch))
 }

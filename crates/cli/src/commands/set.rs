@@ -1,8 +1,10 @@
 //! `set`: settings of a volume that is not mounted.
 
+use super::progress::Change;
 use crate::args::SetArgs;
 use crate::failure::{Failure, Result};
 use crate::size::parse_size;
+use blockwright::ErrorKind;
 use blockwright::reshape::{self, ErrorBehaviour, Reserved, Settings};
 use blockwright_device::OpenMode;
 use std::ffi::OsStr;
@@ -89,12 +91,21 @@ fn settings(args: &SetArgs) -> Result<Settings> {
 /// Runs `set`.
 ///
 /// # Errors
-/// With the image named; nothing was changed then.
+/// With the image named.
 pub fn set(args: &SetArgs) -> Result<()> {
     let settings = settings(args)?;
     let run = || -> Result<()> {
         let device = crate::wall::device(&args.image, OpenMode::default())?;
-        Ok(reshape::set(&device, &settings)?)
+        let change = Change::begin()?;
+        let ended = reshape::set_watched(&device, &settings, &change.watch());
+        drop(change);
+        ended.map_err(|e| match e.kind() {
+            ErrorKind::Interrupted => Failure::new(
+                "interrupted; the volume is whole, and a part of the settings may be changed: the same command makes the rest",
+            )
+            .code(crate::exit::INTERRUPTED),
+            _ => e.into(),
+        })
     };
     run().map_err(|e| e.at(args.image.display()))
 }

@@ -108,6 +108,7 @@ fn refused(error: &ReshapeError) -> Error {
         ReshapeError::NotClean(_) | ReshapeError::Unsupported(_) => ErrorKind::Unsupported,
         ReshapeError::Invalid(_) => ErrorKind::Invalid,
         ReshapeError::NoSpace(_) => ErrorKind::NoSpace,
+        ReshapeError::Interrupted => ErrorKind::Interrupted,
     };
     Error::new(kind, OP).detail(error.to_string())
 }

@@ -34,6 +34,7 @@ use super::indexes::is_indexed;
 use super::tails::{has_dir_blocks, with_capacity};
 use super::volume::Volume;
 use crate::error::{ReshapeError, Result};
+use crate::watch::Phase;
 
 /// Blocks of the transaction beside descriptors and index blocks.
 const FIXED_WEIGHT: usize = 8;
@@ -266,6 +267,7 @@ impl Volume {
     fn mark_tables(&self, geo: &Geometry, on: bool) -> Result<()> {
         let size = usize::from(geo.inode_size);
         for group in self.sb.geo.groups() {
+            self.tell_group(Phase::Metadata, group)?;
             let desc = self.desc(group)?;
             if desc.flags.contains(GroupFlags::INODE_UNINIT) {
                 continue;

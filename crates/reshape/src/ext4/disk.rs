@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use blockwright_device::{DevOffset, Flags, SharedDevice};
 
 use crate::error::{ReshapeError, Result};
+use crate::watch::Watch;
 
 /// Largest single read or write.
 const IO_BYTES_MAX: usize = 4 << 20;
@@ -17,6 +18,8 @@ const IO_BYTES_MAX: usize = 4 << 20;
 /// A device in blocks of a volume.
 pub(crate) struct Disk {
     device: SharedDevice,
+    /// Sees how far the change is.
+    pub watch: Watch,
     block_size: usize,
     staged: BTreeMap<u64, Vec<u8>>,
 }
@@ -25,6 +28,7 @@ impl Disk {
     pub fn new(device: SharedDevice, block_size: u32) -> Self {
         Self {
             device,
+            watch: Watch::default(),
             block_size: block_size as usize,
             staged: BTreeMap::new(),
         }

@@ -4,6 +4,7 @@ use blockwright_ondisk::ext4::{GroupFlags, GroupNo, Ino, Inode};
 
 use super::volume::{Volume, bit};
 use crate::error::{ReshapeError, Result};
+use crate::watch::Phase;
 
 impl Volume {
     /// A group's inode bitmap; one that was never written is empty.
@@ -19,14 +20,25 @@ impl Volume {
         Ok(bytes)
     }
 
+    /// Tells that a phase that takes one group after the other has come to this one.
+    ///
+    /// # Errors
+    /// `Interrupted`.
+    pub fn tell_group(&self, phase: Phase, group: GroupNo) -> Result<()> {
+        let groups = self.sb.geo.groups_count;
+        let watch = &self.disk.watch;
+        watch.tell(phase, u64::from(group.0), u64::from(groups))
+    }
+
     /// Calls `visit` for every inode that is in use, in ascending order.
     ///
     /// # Errors
-    /// Those of `visit`; damage of an inode.
+    /// Those of `visit`; damage of an inode; `Interrupted`.
     pub fn scan_inodes(&self, visit: &mut dyn FnMut(Ino, &Inode) -> Result<()>) -> Result<()> {
         let geo = &self.sb.geo;
         let size = usize::from(geo.inode_size);
         for group in geo.groups() {
+            self.tell_group(Phase::Inodes, group)?;
             let desc = self.desc(group)?;
             if desc.free_inodes == geo.inodes_per_group
                 || desc.flags.contains(GroupFlags::INODE_UNINIT)

@@ -12,6 +12,11 @@
 //! - `shape`: the shape of a volume of a given size.
 //! - `renumber`: moves inodes of groups that go. `shrink`: moves everything behind the new end.
 //! - Above them, `features` (the rule for each feature), [`settings`] and [`resize`].
+//!
+//! # Stops
+//! The parts that take long ask the watch (`disk.watch`) between blocks, inodes, directories or groups. What is staged then is dropped, and the volume is as
+//! the last commit left it. [`resize`] and [`settings`] then give the volume the journal that it had, and write the copies of superblock and descriptors.
+//! `journal_file` and `commit` never ask: a volume between two journals has no place for a transaction.
 
 mod checksums;
 pub mod commit;

@@ -36,6 +36,7 @@ use super::commit::Order;
 use super::log::Log;
 use super::volume::{Volume, bit, clear_bit, set_bit};
 use crate::error::{ReshapeError, Result};
+use crate::watch::Phase;
 
 const WHAT: &str = "directory";
 /// Largest piece of a directory that is read at once, in blocks.
@@ -121,7 +122,10 @@ pub(super) fn renumber(volume: &mut Volume, new: &Geometry) -> Result<Option<u64
         used: BTreeMap::new(),
         batch: Vec::new(),
     };
-    for (ino, file) in &moving {
+    let total = moving.len() as u64;
+    for (done, (ino, file)) in moving.iter().enumerate() {
+        let watch = &mover.volume.disk.watch;
+        watch.tell(Phase::Numbers, done as u64, total)?;
         mover.make_room(file.weight())?;
         mover.inode(*ino, file)?;
     }

@@ -29,6 +29,7 @@ use super::shape::{
 use super::volume::{Volume, clear_bit, set_padding};
 use crate::error::{ReshapeError, Result};
 use crate::resized::Parts;
+use crate::watch::{Phase, Watch};
 
 pub use crate::resized::{Mode, Resized};
 
@@ -49,9 +50,9 @@ fn resized(old: &Geometry, new: &Geometry) -> Resized {
 ///
 /// # Errors
 /// `Invalid` for sizes beyond the device; `Unsupported` for sizes that the volume's layout does not allow; `NotClean` for a volume that must be
-/// recovered or repaired first; `NoSpace`.
-pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> {
-    let mut volume = Volume::open(device)?;
+/// recovered or repaired first; `NoSpace`; `Interrupted` when `watch` stops it: the volume has its old size then.
+pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode, watch: &Watch) -> Result<Resized> {
+    let mut volume = Volume::open_watched(device, watch)?;
     let old = volume.sb.geo.clone();
     if mode == Mode::Change && bytes > device.geometry().bytes {
         return Err(ReshapeError::Invalid(format!(
@@ -80,6 +81,10 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> 
         // may differ.
         if !matches!(error, ReshapeError::Device { .. }) {
             restore_journal(device, journal_blocks)?;
+            if matches!(error, ReshapeError::Interrupted) {
+                // Metadata may have moved.
+                Volume::open(device)?.write_backups(true)?;
+            }
         }
         return Err(error);
     }
@@ -268,11 +273,16 @@ fn fewest(volume: &Volume, free: u64, slack: u64) -> Result<u64> {
 ///
 /// # Errors
 /// As [`resize`].
-pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result<Resized> {
+pub fn resize_to_minimum(
+    device: &SharedDevice,
+    free: u64,
+    mode: Mode,
+    watch: &Watch,
+) -> Result<Resized> {
     let mut slack = 0;
     loop {
-        let bytes = fewest(&Volume::open(device)?, free, slack)?;
-        match resize(device, bytes, mode) {
+        let bytes = fewest(&Volume::open_watched(device, watch)?, free, slack)?;
+        match resize(device, bytes, mode, watch) {
             // Files that have moved by then stay where they are: the volume is consistent.
             Err(ReshapeError::NoSpace(_)) if slack < PIECES_SLACK_MAX => {
                 slack = (slack * 2).max(1);
@@ -356,6 +366,7 @@ fn write_groups(volume: &mut Volume, first: u32) -> Result<()> {
     let mut inode_bits = vec![0; geo.block_len()];
     set_padding(&mut inode_bits, geo.inodes_per_group as usize);
     for group in (first..geo.groups_count).map(GroupNo) {
+        volume.tell_group(Phase::Metadata, group)?;
         let bits = volume.fresh_bitmap(group);
         let mut desc = volume.desc(group)?;
         // Padding counts as taken.

@@ -18,6 +18,7 @@ use super::journal_file::{
 use super::log::Log;
 use super::volume::Volume;
 use crate::error::{ReshapeError, Result};
+use crate::watch::Watch;
 
 /// How much of a volume is kept for the super user.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -72,35 +73,55 @@ const OPTION_NAMES: [(&str, DefaultMountOpts); 12] = [
 ///
 /// # Errors
 /// `Invalid` and `Unsupported` for what makes no sense or cannot be changed; `NotClean` for a volume that must be recovered or repaired first.
-/// Nothing was changed then, unless a table that is met on the way does not allow it (a resize inode that cannot list more copies). That, `NoSpace`, `Damaged` and
-/// `Format` may come after other settings of the list were changed. The volume is whole then, and its journal as large as before.
-pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
-    let (mut volume, mut plan) = planned(device, settings)?;
+/// Nothing was changed then, unless a table that is met on the way does not allow it (a resize inode that cannot list more copies). That, `NoSpace`, `Damaged`,
+/// `Format` and `Interrupted` (`watch` stops it) may come after other settings of the list were changed. The volume is whole then, and its journal as large as before.
+pub fn set(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
+    let (mut volume, mut plan) = planned(device, settings, watch)?;
     let needs_log = plan.descriptors || !plan.steps.is_empty();
     let temporary = needs_log && volume.sb.journal().is_none();
-    if temporary {
-        let descriptors = u64::from(volume.sb.geo.desc_blocks) * 2;
-        Volume::open(device)?.add_journal(JOURNAL_BLOCKS_MIN + descriptors)?;
-        // One that was asked for takes its place.
-        let wanted = plan.add_journal;
-        (volume, plan) = planned(device, settings)?;
-        plan.remove_journal = true;
-        plan.add_journal = wanted;
-    }
-    let changed = apply(&mut volume, &plan);
+    let changed = match temporary {
+        true => with_journal(device, settings, watch, plan.add_journal).and_then(|begun| {
+            (volume, plan) = begun;
+            apply(&mut volume, &plan)
+        }),
+        false => apply(&mut volume, &plan),
+    };
     if let Err(error) = changed {
         // A device that fails is left alone.
+        if matches!(error, ReshapeError::Device { .. }) {
+            return Err(error);
+        }
         let had = match temporary {
             true => Some(0),
             false => volume.enlarged_from,
         };
-        if let Some(had) = had.filter(|_| !matches!(error, ReshapeError::Device { .. })) {
+        if let Some(had) = had {
             super::resize::restore_journal(device, had)?;
+        }
+        if matches!(error, ReshapeError::Interrupted) {
+            // What was committed stays.
+            Volume::open(device)?.write_backups(true)?;
         }
         return Err(error);
     }
     let whole = needs_log || plan.remove_journal || plan.add_journal.is_some();
     volume.write_backups(whole)
+}
+
+/// Gives the volume a journal for the time of the change, which the plan removes. One of `wanted` blocks takes its place.
+fn with_journal(
+    device: &SharedDevice,
+    settings: &Settings,
+    watch: &Watch,
+    wanted: Option<u64>,
+) -> Result<(Volume, Plan)> {
+    let mut volume = Volume::open(device)?;
+    let descriptors = u64::from(volume.sb.geo.desc_blocks) * 2;
+    volume.add_journal(JOURNAL_BLOCKS_MIN + descriptors)?;
+    let (volume, mut plan) = planned(device, settings, watch)?;
+    plan.remove_journal = true;
+    plan.add_journal = wanted;
+    Ok((volume, plan))
 }
 
 /// Makes the changes of a plan.
@@ -155,8 +176,8 @@ fn apply(volume: &mut Volume, plan: &Plan) -> Result<()> {
 }
 
 /// The volume with its new superblock, and what else is to be done. Nothing is written.
-fn planned(device: &SharedDevice, settings: &Settings) -> Result<(Volume, Plan)> {
-    let mut volume = Volume::open(device)?;
+fn planned(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<(Volume, Plan)> {
+    let mut volume = Volume::open_watched(device, watch)?;
     let mut plan = Plan::default();
     let list = settings.features.as_deref().unwrap_or_default();
     features::plan(&mut volume, list, &mut plan)?;

@@ -28,6 +28,7 @@ use super::files::{DIRECT, words};
 use super::log::Log;
 use super::volume::{Volume, bit, set_padding};
 use crate::error::{ReshapeError, Result};
+use crate::watch::Phase;
 
 const WHAT: &str = "file";
 /// Largest piece that is copied at once, in bytes.
@@ -120,6 +121,8 @@ struct Doomed {
     attributes: BTreeMap<u64, Vec<Ino>>,
     /// The journal lies behind the end, at least in part.
     journal: bool,
+    /// Blocks of files behind the end.
+    blocks: u64,
 }
 
 /// The mover.
@@ -131,6 +134,11 @@ struct Mover<'v> {
     end: u64,
     /// Blocks whose bits change with the transaction: first, count, used.
     marks: Vec<(u64, u64, bool)>,
+    /// Blocks of files that were copied, and how many there are.
+    copied: u64,
+    to_copy: u64,
+    /// The progress is told again when so many are copied.
+    tell_at: u64,
 }
 
 /// Makes the volume smaller. It has a journal, which is empty.
@@ -155,6 +163,9 @@ pub(super) fn shrink(volume: &mut Volume, target: &Superblock) -> Result<()> {
         free,
         end,
         marks: Vec::new(),
+        copied: 0,
+        to_copy: doomed.blocks,
+        tell_at: 0,
     };
     for (block, owners) in &doomed.attributes {
         mover.attribute_block(*block, owners)?;
@@ -235,6 +246,11 @@ fn look(volume: &Volume, new: &Geometry) -> Result<Doomed> {
         if ino == journal {
             doomed.journal = true;
         } else {
+            let behind = map.runs.iter().map(|run| {
+                let last = run.start + run.len;
+                last.saturating_sub(run.start.max(end))
+            });
+            doomed.blocks += behind.sum::<u64>();
             doomed.files.push(ino);
         }
         Ok(())
@@ -256,6 +272,7 @@ fn place_metadata(volume: &mut Volume, new: &Geometry) -> Result<()> {
     let mut behind = Free::new(volume, end..geo.blocks_count)?;
     let mut marks = Vec::new();
     for group in geo.groups() {
+        volume.tell_group(Phase::Metadata, group)?;
         let stays = group.0 < new.groups_count;
         let mut desc = volume.desc(group)?;
         let table = u64::from(geo.inode_table_blocks);
@@ -328,11 +345,18 @@ impl Mover<'_> {
         self.marks.push((start, len, false));
     }
 
-    fn copy(&self, from: u64, to: u64, len: u64) -> Result<()> {
+    fn copy(&mut self, from: u64, to: u64, len: u64) -> Result<()> {
         let disk = &self.volume.disk;
-        let piece = (COPY_BYTES / disk.block_len() as u64).max(1);
+        let block = disk.block_len() as u64;
+        let piece = (COPY_BYTES / block).max(1);
         let mut at = 0;
         while at < len {
+            // Files without extents are copied block by block.
+            if self.copied >= self.tell_at {
+                let total = self.to_copy.max(self.copied) * block;
+                disk.watch.tell(Phase::Data, self.copied * block, total)?;
+                self.tell_at = self.copied + piece;
+            }
             let count = piece.min(len - at);
             if disk.is_hole(from + at, count) {
                 disk.zero_now(to + at, count, WHAT)?;
@@ -341,6 +365,7 @@ impl Mover<'_> {
                 disk.write_now(to + at, &bytes, WHAT)?;
             }
             at += count;
+            self.copied += count;
         }
         Ok(())
     }

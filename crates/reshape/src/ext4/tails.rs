@@ -25,6 +25,7 @@ use super::indexes::is_indexed;
 use super::log::Log;
 use super::volume::Volume;
 use crate::error::{ReshapeError, Result};
+use crate::watch::Phase;
 
 const WHAT: &str = "directory";
 /// Blocks that a transaction has beside directories' own.
@@ -139,7 +140,10 @@ impl Volume {
             old_maps: Vec::new(),
         };
         let mut index_blocks = 0;
-        for ino in dirs {
+        let total = dirs.len() as u64;
+        for (done, ino) in dirs.into_iter().enumerate() {
+            let watch = &tails.volume.disk.watch;
+            watch.tell(Phase::Metadata, done as u64, total)?;
             index_blocks += tails.directory(ino)?;
         }
         tails.commit()?;

@@ -8,17 +8,19 @@ use blockwright_ondisk::ext4::{GroupFlags, Ino};
 
 use super::volume::{Volume, set_padding};
 use crate::error::{ReshapeError, Result};
+use crate::watch::Phase;
 
 impl Volume {
     /// Writes all that was never written. The descriptors that say so are staged by the caller.
     ///
     /// # Errors
-    /// Damage of a descriptor.
+    /// Damage of a descriptor; `Interrupted`.
     pub fn write_unwritten(&mut self) -> Result<()> {
         let geo = self.sb.geo.clone();
         let mut empty = vec![0; geo.block_len()];
         set_padding(&mut empty, geo.inodes_per_group as usize);
         for group in geo.groups() {
+            self.tell_group(Phase::Metadata, group)?;
             let mut desc = self.desc(group)?;
             if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
                 let bits = self.fresh_bitmap(group);

@@ -15,6 +15,7 @@ use blockwright_ondisk::ext4::{
 
 use super::disk::Disk;
 use crate::error::{ReshapeError, Result};
+use crate::watch::Watch;
 
 const DESCRIPTORS: &str = "group descriptors";
 
@@ -94,6 +95,16 @@ impl Volume {
             }
         }
         Self::with_descs(disk, sb)
+    }
+
+    /// As [`Volume::open`], for a change that is watched.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn open_watched(device: &SharedDevice, watch: &Watch) -> Result<Self> {
+        let mut volume = Self::open(device)?;
+        volume.disk.watch = watch.clone();
+        Ok(volume)
     }
 
     /// Opens a volume that the caller has mounted, to plan a change. The device shows its state with all that is committed, and nothing changes

@@ -8,6 +8,10 @@
 //! - `switch`: writes all metadata in another place, and the superblock that names it.
 //! - [`resize`]: what is done in which order, and why it survives a crash.
 //! - [`settings`]: the label and the UUID.
+//!
+//! # Stops
+//! `mover` asks the watch between segments, and commits what has moved before it stops. `switch` asks while it writes tables that no superblock names. So a
+//! volume may be stopped between two layouts, with its metadata in between or with the new end already: the next change of size goes on from there.
 
 mod mover;
 pub mod resize;

@@ -23,6 +23,7 @@ use zerocopy::FromBytes;
 use super::room::{Room, Taken};
 use super::volume::Volume;
 use crate::error::{ReshapeError, Result};
+use crate::watch::Phase;
 
 /// Changed nodes between two commits.
 const NODES_MAX: usize = 4096;
@@ -57,7 +58,7 @@ enum Step {
 /// Empties segments: blocks in use move to the segments of `allowed`, and logs go on there. All is committed at the end.
 ///
 /// # Errors
-/// `NoSpace` when the blocks do not fit, `Unsupported` for pinned files, `Damaged`: the volume is whole then, and some files have moved.
+/// `NoSpace` when the blocks do not fit, `Unsupported` for pinned files, `Damaged`, `Interrupted`: the volume is whole then, and some files have moved.
 pub(crate) fn evacuate(
     volume: &mut Volume,
     segments: impl Iterator<Item = u32>,
@@ -78,7 +79,15 @@ pub(crate) fn evacuate(
         copies: BTreeMap::new(),
     };
     mover.move_logs(&from)?;
+    let total: u64 = from.iter().map(|seg| mover.used_bytes(*seg)).sum();
+    let mut done = 0;
     for seg in &from {
+        if let Err(stop) = mover.volume.store.watch.tell(Phase::Data, done, total) {
+            // What has moved stays there.
+            mover.commit()?;
+            return Err(stop);
+        }
+        done += mover.used_bytes(*seg);
         mover.empty(*seg)?;
     }
     mover.commit()
@@ -93,6 +102,11 @@ fn lost(what: impl std::fmt::Display) -> ReshapeError {
 }
 
 impl Mover<'_> {
+    /// Bytes in use in a segment.
+    fn used_bytes(&self, seg: u32) -> u64 {
+        u64::from(self.volume.sit(seg).valid.count()) * BLOCK_SIZE as u64
+    }
+
     /// Logs whose segments are emptied go on elsewhere.
     fn move_logs(&mut self, from: &[u32]) -> Result<()> {
         for log in Log::ALL {

@@ -43,6 +43,7 @@ use super::switch::{apart, switch};
 use super::volume::{Counts, Volume, read_superblocks, superblock};
 use crate::error::{ReshapeError, Result};
 use crate::resized::{Mode, Parts, Resized};
+use crate::watch::Watch;
 
 /// Segments of room that a volume keeps beside its files while its metadata areas become smaller.
 const SPARE_SEGMENTS: u32 = 8;
@@ -62,7 +63,7 @@ impl From<LayoutError> for ReshapeError {
 /// # Errors
 /// `F2fs` when no copy of the superblock is valid.
 pub fn volume_bytes(device: &SharedDevice) -> Result<u64> {
-    let sb = superblock(&Store::new(device.clone()))?;
+    let sb = superblock(&Store::new(device.clone(), Watch::default()))?;
     Ok(sb.raw.block_count.get() << BLOCK_BITS)
 }
 
@@ -71,7 +72,7 @@ pub fn volume_bytes(device: &SharedDevice) -> Result<u64> {
 /// # Errors
 /// `F2fs` when a copy is not valid: it cannot be said what it asks for.
 pub fn bytes_asked_for(device: &SharedDevice) -> Result<u64> {
-    let [first, second] = read_superblocks(&Store::new(device.clone()))?;
+    let [first, second] = read_superblocks(&Store::new(device.clone(), Watch::default()))?;
     let blocks = first?
         .raw
         .block_count
@@ -85,7 +86,7 @@ pub fn bytes_asked_for(device: &SharedDevice) -> Result<u64> {
 /// # Errors
 /// `Unsupported`; `F2fs` when no copy of the superblock is valid.
 pub fn refuse(device: &SharedDevice) -> Result<()> {
-    super::volume::refuse(&superblock(&Store::new(device.clone()))?)
+    super::volume::refuse(&superblock(&Store::new(device.clone(), Watch::default()))?)
 }
 
 fn resized(before: &Areas, after: &Areas) -> Resized {
@@ -104,9 +105,10 @@ fn resized(before: &Areas, after: &Areas) -> Resized {
 ///
 /// # Errors
 /// `Invalid` for sizes beyond the device and for those that no volume has; `Unsupported` for zoned and read-only volumes, for those on several devices, and for pinned
-/// files in the way; `NotClean` for a volume that must be recovered or repaired first; `NoSpace`.
-pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> {
-    let volume = Volume::open(device)?;
+/// files in the way; `NotClean` for a volume that must be recovered or repaired first; `NoSpace`; `Interrupted` when `watch` stops it: the volume is
+/// between two steps then.
+pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode, watch: &Watch) -> Result<Resized> {
+    let volume = Volume::open(Store::new(device.clone(), watch.clone()))?;
     let before = volume.areas();
     let blocks = bytes >> BLOCK_BITS;
     if mode == Mode::Change && bytes > device.geometry().bytes {
@@ -363,14 +365,14 @@ fn move_end_back(mut volume: Volume, blocks: u64) -> Result<Volume> {
 
 /// Makes a volume larger, in as many steps as its free room asks for.
 fn grow(mut volume: Volume, blocks: u64) -> Result<Volume> {
-    let device = volume.store.device().clone();
+    let store = volume.store.clone();
     let mut goal = blocks;
     loop {
         let now = volume.areas();
         let result = match grow_once(volume, goal) {
             // It may have room for more segments without larger areas.
             Err(ReshapeError::NoSpace(_)) => {
-                let volume = Volume::open(&device)?;
+                let volume = Volume::open(store.clone())?;
                 let here = volume.areas() == now;
                 match here {
                     true => move_end_back(volume, goal),
@@ -391,7 +393,7 @@ fn grow(mut volume: Volume, blocks: u64) -> Result<Volume> {
                 goal = blocks;
             }
             Err(ReshapeError::NoSpace(_)) => {
-                volume = Volume::open(&device)?;
+                volume = Volume::open(store.clone())?;
                 let now = volume.areas().blocks;
                 goal = now + goal.saturating_sub(now) / 2;
                 if goal <= now {
@@ -429,14 +431,14 @@ fn move_end_forward(mut volume: Volume, blocks: u64) -> Result<Volume> {
         volume.set_counts(&counts);
         volume.commit_with(free)?;
     }
-    let device = volume.store.device().clone();
+    let store = volume.store.clone();
     volume.write_superblocks(raw)?;
-    Volume::open(&device)
+    Volume::open(store)
 }
 
 /// Makes the metadata areas as large as the volume needs them, if there is room to move them aside meanwhile.
 fn compact(mut volume: Volume) -> Result<Volume> {
-    let device = volume.store.device().clone();
+    let store = volume.store.clone();
     let shape = Shape::of(&volume);
     let now = volume.areas();
     let nat_min = nat_needed(&mut volume)?;
@@ -452,7 +454,7 @@ fn compact(mut volume: Volume) -> Result<Volume> {
     match aside {
         Ok(volume) => switch(volume, &wanted, &counts),
         // The areas stay as large as they are.
-        Err(ReshapeError::NoSpace(_) | ReshapeError::Unsupported(_)) => Volume::open(&device),
+        Err(ReshapeError::NoSpace(_) | ReshapeError::Unsupported(_)) => Volume::open(store),
         Err(e) => Err(e),
     }
 }
@@ -472,8 +474,14 @@ fn nat_needed(volume: &mut Volume) -> Result<u32> {
 ///
 /// # Errors
 /// As [`resize`].
-pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result<Resized> {
-    let mut volume = Volume::open(device)?;
+pub fn resize_to_minimum(
+    device: &SharedDevice,
+    free: u64,
+    mode: Mode,
+    watch: &Watch,
+) -> Result<Resized> {
+    let store = Store::new(device.clone(), watch.clone());
+    let mut volume = Volume::open(store.clone())?;
     let before = volume.areas();
     let needed = volume.used_blocks() + free.div_ceil(BLOCK_SIZE as u64);
     let shape = Shape::of(&volume);
@@ -509,7 +517,7 @@ pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result
         };
         match move_end_forward(volume, goal.blocks) {
             Err(ReshapeError::NoSpace(_)) => {
-                volume = Volume::open(device)?;
+                volume = Volume::open(store.clone())?;
                 slack = (slack * 2).max(u64::from(BLOCKS_PER_SEG));
             }
             result => return Ok(resized(&before, &result?.areas())),

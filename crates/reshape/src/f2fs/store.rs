@@ -7,13 +7,17 @@ use blockwright_ondisk::f2fs::types::BLOCK_BITS;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr};
 
 use crate::error::{ReshapeError, Result};
+use crate::watch::Watch;
 
 /// Largest single read or write, in blocks.
 const RUN_BLOCKS: usize = 1024;
 
 /// A device in blocks of a volume.
+#[derive(Clone)]
 pub(crate) struct Store {
     device: SharedDevice,
+    /// Sees how far the change is.
+    pub watch: Watch,
 }
 
 fn offset(block: u64) -> DevOffset {
@@ -21,12 +25,8 @@ fn offset(block: u64) -> DevOffset {
 }
 
 impl Store {
-    pub fn new(device: SharedDevice) -> Self {
-        Self { device }
-    }
-
-    pub fn device(&self) -> &SharedDevice {
-        &self.device
+    pub fn new(device: SharedDevice, watch: Watch) -> Self {
+        Self { device, watch }
     }
 
     /// Bytes of the device.

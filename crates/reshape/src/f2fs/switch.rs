@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 
-use blockwright_device::SharedDevice;
 use blockwright_ondisk::f2fs::checkpoint::VersionBitmap;
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::layout::Areas;
@@ -21,6 +20,7 @@ use blockwright_ondisk::f2fs::{
 
 use super::volume::{Counts, Volume};
 use crate::error::{ReshapeError, Result};
+use crate::watch::Phase;
 
 /// Blocks of a table that are written at once.
 const RUN: u32 = 512;
@@ -52,7 +52,7 @@ pub(crate) fn switch(volume: Volume, areas: &Areas, counts: &Counts) -> Result<V
     raw.set_checksum();
     let bytes = volume.store.bytes();
     let geo = Superblock::parse(&raw.to_block(), Some(bytes))?.geo;
-    let device: SharedDevice = volume.store.device().clone();
+    let store = volume.store.clone();
     let mut volume = volume;
     if !apart(&volume.areas(), areas) {
         return Err(ReshapeError::Damaged(
@@ -62,7 +62,7 @@ pub(crate) fn switch(volume: Volume, areas: &Areas, counts: &Counts) -> Result<V
     write_layout(&mut volume, &geo, counts)?;
     volume.write_superblocks(raw)?;
     drop(volume);
-    Volume::open(&device)
+    Volume::open(store)
 }
 
 /// Whether the metadata areas of both layouts have no block in common.
@@ -206,6 +206,8 @@ fn write_nat(volume: &mut Volume, geo: &Geometry) -> Result<NatBits> {
     let mut index = 0;
     while index < new {
         // A run ends with its segment, where the other copy begins.
+        let watch = &volume.store.watch;
+        watch.tell(Phase::Metadata, u64::from(index), u64::from(new))?;
         let count = (RUN - index % RUN).min(new - index);
         let mut bytes = Vec::with_capacity(count as usize * BLOCK_SIZE);
         for at in index..index + count {

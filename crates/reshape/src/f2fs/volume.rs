@@ -10,7 +10,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use blockwright_device::SharedDevice;
 use blockwright_ondisk::f2fs::checkpoint::{ALLOC_LFS, CheckpointFlags, LogHead, verify_block};
 use blockwright_ondisk::f2fs::checksum::MAGIC;
 use blockwright_ondisk::f2fs::geometry::Copy2;
@@ -178,8 +177,7 @@ impl Volume {
     ///
     /// # Errors
     /// `NotClean` for volumes with errors and for those that must be recovered; `Unsupported`; `Format` and `Damaged`.
-    pub fn open(device: &SharedDevice) -> Result<Self> {
-        let store = Store::new(device.clone());
+    pub fn open(store: Store) -> Result<Self> {
         let sb = superblock(&store)?;
         refuse(&sb)?;
         let geo = sb.geo;

@@ -1,0 +1,66 @@
+//! How far a change is, told to its caller, who may stop it.
+//!
+//! A change asks only where nothing that it has staged must be committed: it is dropped, and the volume is as the last commit left it. So a stop is no crash,
+//! and needs no recovery.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::error::{ReshapeError, Result};
+
+/// What a change is about to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Phase {
+    /// It looks at inodes, and may change each of them. The unit is block groups.
+    Inodes,
+    /// Inodes get other numbers. The unit is inodes.
+    Numbers,
+    /// It copies files from one place to another. The unit is bytes.
+    Data,
+    /// It writes or moves metadata. The unit is block groups, directories, or blocks of a table.
+    Metadata,
+}
+
+/// How far a change is. A change may have a phase several times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// The phase, which gives the unit.
+    pub phase: Phase,
+    /// So much of the phase is done.
+    pub done: u64,
+    /// What the phase comes to.
+    pub total: u64,
+}
+
+type Tell = dyn Fn(Progress) -> ControlFlow<()> + Send + Sync;
+
+/// A function that is called again and again while a volume changes: it sees the progress, and stops the change when it breaks.
+#[derive(Clone, Default)]
+pub struct Watch(Option<Arc<Tell>>);
+
+impl Watch {
+    /// A watch that calls this function.
+    #[must_use]
+    pub fn new(tell: impl Fn(Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(tell)))
+    }
+
+    /// Tells the progress.
+    ///
+    /// # Errors
+    /// `Interrupted` when the change is to stop here.
+    pub(crate) fn tell(&self, phase: Phase, done: u64, total: u64) -> Result<()> {
+        let progress = Progress { phase, done, total };
+        match self.0.as_ref().map(|tell| tell(progress)) {
+            Some(ControlFlow::Break(())) => Err(ReshapeError::Interrupted),
+            Some(ControlFlow::Continue(())) | None => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Watch").field(&self.0.is_some()).finish()
+    }
+}
