@@ -157,28 +157,43 @@ pub fn volume_bytes(device: &SharedDevice) -> Result<u64> {
     Ok(sb.geo.blocks_count * u64::from(sb.geo.block_size))
 }
 
-/// The length that the file of a plain image gets when a change of size has ended, whatever its result. `before` is the length that it had, and `wanted`
-/// the size that was asked for in bytes, if it was.
+/// The length that the file of a plain image gets when a change of size has ended, whatever its result. `device` is the file as it was made longer for the
+/// change, `before` the length that it had, `had` the size of the volume before, where there was one, and `wanted` the size that was asked for in bytes, if it was.
 ///
-/// A change that was refused was not made. One that failed may have been: its error comes from a step behind the commit, or the journal finishes it
-/// at the next opening. Then the file is only cut where no superblock, and no journal that waits for its replay, may ask for what lies behind.
+/// A change that failed may have been made: its error comes from a step behind a commit, or the journal finishes it at the next opening. So after an error
+/// the file is only cut where no superblock, and no journal that waits for its replay, may ask for what lies behind. After one that was stopped, it is also cut
+/// to a volume that has become smaller.
 #[must_use]
 pub fn file_bytes(
     device: &SharedDevice,
     before: u64,
+    had: Option<u64>,
     wanted: Option<u64>,
     resized: std::result::Result<&Resized, ErrorKind>,
 ) -> u64 {
     match resized {
-        Err(
-            ErrorKind::Invalid
-            | ErrorKind::Unsupported
-            | ErrorKind::UnsupportedFeature
-            | ErrorKind::Busy,
-        ) => before,
-        Err(_) => bytes_asked_for(device)
-            .unwrap_or(device.geometry().bytes)
-            .max(before),
+        Err(kind) => {
+            let all = device.geometry().bytes;
+            let asked = bytes_asked_for(device);
+            if kind == ErrorKind::Interrupted
+                && let Some(now) = asked.filter(|now| had.is_some_and(|had| *now < had))
+            {
+                return now;
+            }
+            // What waits for a replay was refused as it was, and so was what is no volume.
+            let refused = matches!(
+                kind,
+                ErrorKind::Invalid
+                    | ErrorKind::Unsupported
+                    | ErrorKind::UnsupportedFeature
+                    | ErrorKind::Busy
+            );
+            let unknown = match refused {
+                true => volume_bytes(device).unwrap_or(before),
+                false => all,
+            };
+            asked.unwrap_or(unknown).min(all).max(before)
+        }
         // Everything is durable in front of the end.
         Ok(resized) if resized.bytes() < resized.bytes_before() => resized.bytes(),
         Ok(resized) => before.max(wanted.unwrap_or(0)).max(resized.bytes()),

@@ -2,7 +2,7 @@
 
 use blockwright::device::{BlockDevice, MemoryDevice, SharedDevice};
 use blockwright::reshape::{self, Mode};
-use blockwright::{Error, Format, Volume, VolumeBuilder};
+use blockwright::{Error, ErrorKind, Format, Volume, VolumeBuilder};
 use blockwright_device::FaultyDevice;
 use blockwright_device::sim::faulty::{Fault, Ops, Rule};
 use blockwright_test_support::testing::{have, run_ok};
@@ -36,7 +36,7 @@ fn failed(image: &Path, out: &Path, bytes: u64, n: u64, for_good: bool) -> Optio
     let fired = faulty.fired() > 0;
     assert_eq!(resized.is_err(), fired, "{n}: {resized:?}");
     let ended = resized.as_ref().map_err(Error::kind);
-    let length = reshape::file_bytes(&device, before, Some(bytes), ended);
+    let length = reshape::file_bytes(&device, before, None, Some(bytes), ended);
     if !fired {
         assert_eq!(length, bytes);
         return None;
@@ -137,4 +137,53 @@ fn f2fs_keeps_what_was_committed() {
     let image = dir.path().join("image");
     made(&image, Format::F2fs, 64 * MIB);
     every_failure(&image, 200 * MIB, 1, has_files);
+}
+
+/// Whatever error ends a change, the file keeps what the volume asks for by now: several steps may have been committed before. It never gets more than it has.
+#[test]
+fn no_error_cuts_a_volume() {
+    let kinds = [
+        ErrorKind::Invalid,
+        ErrorKind::Unsupported,
+        ErrorKind::UnsupportedFeature,
+        ErrorKind::Busy,
+        ErrorKind::NoSpace,
+        ErrorKind::Io,
+        ErrorKind::Corrupt,
+        ErrorKind::Interrupted,
+    ];
+    let dir = tempfile::tempdir().expect("a directory");
+    for format in [Format::Ext4, Format::F2fs] {
+        let image = dir.path().join("image");
+        let made = VolumeBuilder::new().format(format).size(96 * MIB);
+        made.create(&image).expect("made");
+        let device: SharedDevice = Arc::new(MemoryDevice::load(&image).expect("loaded"));
+        let now = reshape::volume_bytes(&device).expect("a volume");
+        let wanted = Some(200 * MIB);
+        for kind in kinds {
+            // The file was shorter before the steps that made the volume larger.
+            let length = reshape::file_bytes(&device, 64 * MIB, Some(64 * MIB), wanted, Err(kind));
+            assert_eq!(length, now, "{format}, {kind:?}");
+        }
+        // A volume that has become smaller before it was stopped.
+        let stopped = Err(ErrorKind::Interrupted);
+        let length = reshape::file_bytes(&device, 128 * MIB, Some(128 * MIB), None, stopped);
+        assert_eq!(length, now, "{format}");
+        // A superblock that claims more than there is.
+        set_len(&image, 80 * MIB);
+        let short: SharedDevice = Arc::new(MemoryDevice::load(&image).expect("loaded"));
+        for kind in kinds {
+            let length = reshape::file_bytes(&short, 64 * MIB, None, wanted, Err(kind));
+            assert!(
+                (64 * MIB..=80 * MIB).contains(&length),
+                "{format}, {kind:?}: {length}"
+            );
+        }
+    }
+    let text: SharedDevice = Arc::new(MemoryDevice::new(MIB));
+    let refused = Err(ErrorKind::Invalid);
+    assert_eq!(
+        reshape::file_bytes(&text, 512, None, Some(MIB), refused),
+        512
+    );
 }

@@ -1,21 +1,20 @@
-//! A watch that stops a change of size or settings: at each of its calls the image, with the length that the command gives it, is whole, and the same
+//! A watch that stops a change of size or settings: at the first, the middle and the last call of each phase the image, with the length that the command gives it, is whole, and the same
 //! change finishes afterwards.
 
 use blockwright::device::{MemoryDevice, SharedDevice};
-use blockwright::reshape::{self, Mode, Progress, Resized, Settings, Watch};
+use blockwright::reshape::{self, Mode, Parts, Phase, Progress, Resized, Settings, Watch};
 use blockwright::{Error, ErrorKind, Format, OpenOptions, Result, Volume};
 use blockwright_check::Severity;
 use blockwright_test_support::assert_fsck_f2fs_clean;
 use blockwright_test_support::testing::{
     Snapshot, assert_same, have, run, run_ok, snapshot_volume,
 };
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 const MIB: u64 = 1 << 20;
-/// A change with more calls is not stopped at each of them.
-const STOPS_MAX: usize = 8;
 
 enum Change {
     Size(u64),
@@ -74,12 +73,10 @@ fn changed(image: &Path, change: &Change, watch: &Watch) -> Result<()> {
         }
         Change::Set(settings) => reshape::set_watched(&device, settings, watch).map(|()| None),
     };
-    let now = reshape::volume_bytes(&device)?;
     let length = match resized.as_ref().map_err(Error::kind) {
         Ok(None) => before,
-        Err(ErrorKind::Interrupted) if now < had => now,
-        Ok(Some(resized)) => reshape::file_bytes(&device, before, wanted, Ok(resized)),
-        Err(kind) => reshape::file_bytes(&device, before, wanted, Err(kind)),
+        Ok(Some(resized)) => reshape::file_bytes(&device, before, Some(had), wanted, Ok(resized)),
+        Err(kind) => reshape::file_bytes(&device, before, Some(had), wanted, Err(kind)),
     };
     memory.save(image).expect("saved");
     set_len(image, length);
@@ -174,6 +171,27 @@ fn field(image: &Path, name: &str) -> String {
         .to_owned()
 }
 
+/// The first, the middle and the last call of each phase.
+fn stops(calls: &[Progress]) -> BTreeSet<usize> {
+    let mut stops = BTreeSet::new();
+    for phase in [Phase::Inodes, Phase::Numbers, Phase::Data, Phase::Metadata] {
+        let of = (0..calls.len()).filter(|n| calls[*n].phase == phase);
+        let of: Vec<usize> = of.collect();
+        stops.extend(of.first());
+        stops.extend(of.get(of.len() / 2));
+        stops.extend(of.last());
+    }
+    stops
+}
+
+/// The groups or segments of the main area.
+fn parts(image: &Path) -> Parts {
+    let device: SharedDevice = Arc::new(MemoryDevice::load(image).expect("loaded"));
+    let bytes = reshape::volume_bytes(&device).expect("a volume");
+    let same = reshape::resize(&device, bytes, Mode::DryRun);
+    same.expect("the same size").parts
+}
+
 /// Stops the change of the image at many of its calls.
 fn stopped(image: &Path, format: Format, change: &Change, what: &str) {
     let out = image.with_extension("stopped");
@@ -186,11 +204,14 @@ fn stopped(image: &Path, format: Format, change: &Change, what: &str) {
         assert!(progress.done <= progress.total, "{what}: {progress:?}");
     }
     is_whole(&out, format, &before, what);
-    let finished = len(&out);
-    let step = calls.len().div_ceil(STOPS_MAX).max(1);
-    println!("{what}: {} calls, every {step}.", calls.len());
+    let (finished, parts) = (len(&out), parts(&out));
+    let stops = stops(&calls);
+    println!("{what}: {} calls, stopped at {stops:?}.", calls.len());
     assert!(!calls.is_empty(), "{what}");
-    for n in (0..calls.len()).step_by(step) {
+    if matches!(change, Change::Minimum) {
+        assert!(calls.iter().any(|c| c.phase == Phase::Data), "{what}");
+    }
+    for n in stops {
         let what = format!("{what}, stopped at {n}: {:?}", calls[n]);
         std::fs::copy(image, &out).expect("copied");
         let (watch, seen) = watch(n);
@@ -211,7 +232,10 @@ fn stopped(image: &Path, format: Format, change: &Change, what: &str) {
         is_whole(&out, format, &before, &what);
         match change {
             Change::Minimum => assert!(len(&out) <= finished + 4 * MIB, "{what}"),
-            Change::Size(_) => assert_eq!(len(&out), finished, "{what}"),
+            Change::Size(_) => {
+                assert_eq!(len(&out), finished, "{what}");
+                assert_eq!(self::parts(&out), parts, "{what}");
+            }
             Change::Set(_) if format == Format::Ext4 => {
                 let list = "Filesystem features";
                 assert_eq!(field(&out, list), wanted_features(image, change), "{what}");
@@ -425,4 +449,36 @@ fn f2fs_sizes() {
         &Change::Minimum,
         "f2fs at its minimum",
     );
+}
+
+/// A size that is found too small when metadata has moved: the copies of superblock and descriptors name its new places.
+#[test]
+fn a_size_that_fails_leaves_current_copies() {
+    if !tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = made(
+        dir.path(),
+        &["-J", "size=1", "-O", "has_journal,^resize_inode"],
+        128,
+    );
+    let volume = Volume::open(&image).expect("opened");
+    for n in 0..60usize {
+        let bytes = vec![n as u8; 300_000 + n * 11_000];
+        volume.write(format!("/{n}"), bytes).expect("written");
+    }
+    volume.close().expect("closed");
+    let before = contents(&image, "made");
+    let mut failed = 0;
+    for megabytes in [34, 36, 38, 40] {
+        let what = format!("{megabytes} MiB");
+        match changed(&image, &Change::Size(megabytes * MIB), &Watch::default()) {
+            Ok(()) => break,
+            Err(e) => assert_eq!(e.kind(), ErrorKind::NoSpace, "{what}: {e}"),
+        }
+        failed += 1;
+        is_whole(&image, Format::Ext4, &before, &what);
+    }
+    assert!(failed > 0, "every size was large enough");
 }

@@ -44,6 +44,7 @@ pub fn resize(path: &Path, target: Target, mode: Mode) -> Result<Resized> {
     let device = open_device(path, Window::default(), open)?;
     let at = |e: Error| e.at(path);
     let length = device.geometry().bytes;
+    let had = reshape::volume_bytes(&device).ok();
     let run = || match target {
         Target::Minimum { free } => reshape::resize_to_minimum(&device, free, mode),
         Target::Fill => reshape::resize(&device, length, mode),
@@ -63,7 +64,7 @@ pub fn resize(path: &Path, target: Target, mode: Mode) -> Result<Resized> {
         Target::Fill | Target::Minimum { .. } => None,
     };
     let ended = resized.as_ref().map_err(Error::kind);
-    let wanted = reshape::file_bytes(&device, length, wanted, ended);
+    let wanted = reshape::file_bytes(&device, length, had, wanted, ended);
     // `device` still holds the image's lock.
     let trimmed = std::fs::OpenOptions::new()
         .write(true)

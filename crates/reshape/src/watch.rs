@@ -1,7 +1,7 @@
-//! How far a change is, told to its caller, who may stop it.
+//! The progress of a change, and its stop by the caller.
 //!
-//! A change asks only where nothing that it has staged must be committed: it is dropped, and the volume is as the last commit left it. So a stop is no crash,
-//! and needs no recovery.
+//! A change asks only where nothing that it has staged must be committed. At a stop what is staged is dropped, and the volume is as the last commit left it. So a
+//! stop is no crash, and needs no recovery.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -22,14 +22,27 @@ pub enum Phase {
     Metadata,
 }
 
+impl Phase {
+    /// Its name, which is stable: `inodes`, `numbers`, `data` or `metadata`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Inodes => "inodes",
+            Phase::Numbers => "numbers",
+            Phase::Data => "data",
+            Phase::Metadata => "metadata",
+        }
+    }
+}
+
 /// How far a change is. A change may have a phase several times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// The phase, which gives the unit.
     pub phase: Phase,
-    /// So much of the phase is done.
+    /// How much of the phase is done.
     pub done: u64,
-    /// What the phase comes to.
+    /// How much there is.
     pub total: u64,
 }
 

@@ -352,7 +352,6 @@ fn features_change_or_are_refused_by_name() {
     );
 }
 
-/// A full directory, of a volume with quota; a journal that is elsewhere; values of attributes by a UUID: all settings of the list stay as they were.
 #[test]
 fn a_journal_that_no_block_map_can_list_is_refused_first() {
     if !have_tools() {
@@ -381,6 +380,7 @@ fn a_journal_that_no_block_map_can_list_is_refused_first() {
     assert!(fs::read(&image).expect("read") == before, "changed");
 }
 
+/// A full directory, of a volume with quota; a journal that is elsewhere; values of attributes by a UUID: all settings of the list stay as they were.
 #[test]
 fn a_refused_list_changes_nothing() {
     if !have_tools() {

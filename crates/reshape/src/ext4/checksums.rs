@@ -134,7 +134,11 @@ impl Volume {
             (desc.block_bitmap_csum, desc.inode_bitmap_csum) = (0, 0);
         }
         self.commit_staged(&mut log, Order::Superblock)?;
-        self.mark_all(&old, false)
+        // The feature is gone, so no later change would do the rest.
+        let watch = std::mem::take(&mut self.disk.watch);
+        let marked = self.mark_all(&old, false);
+        self.disk.watch = watch;
+        marked
     }
 
     /// Stages all index blocks with the capacity that they have in the new geometry.

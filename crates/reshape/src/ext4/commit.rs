@@ -38,6 +38,7 @@ impl Volume {
     /// Commits the superblock alone. It must be all that changes.
     pub fn commit_super(&mut self) -> Result<()> {
         debug_assert!(self.disk.staged().is_empty());
+        self.has_committed = true;
         self.write_super(&self.sb.raw, false)?;
         self.disk.flush("superblock")?;
         self.committed = self.sb.raw;
@@ -54,6 +55,7 @@ impl Volume {
             self.write_super(&self.committed, true)?;
         }
         self.disk.flush("journal")?;
+        self.has_committed = true;
         log.set_live(&self.disk)?;
         self.disk.flush("journal")?;
         if order == Order::Superblock {

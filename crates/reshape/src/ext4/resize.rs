@@ -77,14 +77,9 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode, watch: &Watch) -> R
         false => grow(&mut volume, bytes),
     };
     if let Err(error) = changed {
-        // After a device error nothing more is written. Otherwise the volume is consistent, and only its journal
-        // may differ.
+        // After a device error nothing more is written.
         if !matches!(error, ReshapeError::Device { .. }) {
-            restore_journal(device, journal_blocks)?;
-            if matches!(error, ReshapeError::Interrupted) {
-                // Metadata may have moved.
-                Volume::open(device)?.write_backups(true)?;
-            }
+            give_up(device, Some(journal_blocks), volume.has_committed)?;
         }
         return Err(error);
     }
@@ -95,16 +90,26 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode, watch: &Watch) -> R
     Ok(resized)
 }
 
-/// Gives a volume the journal that it had before a change that was given up: of this many blocks, or none.
-pub(super) fn restore_journal(device: &SharedDevice, blocks: u64) -> Result<()> {
+/// Ends a change that failed. The volume is consistent, but it may have another journal than before, and other metadata than its copies name, if
+/// something was committed. `journal`: the blocks that the journal had, 0 without one; `None` where it has not changed.
+pub(super) fn give_up(device: &SharedDevice, journal: Option<u64>, committed: bool) -> Result<()> {
     let mut volume = Volume::open(device)?;
-    match Log::open(&volume)? {
-        Some(log) if log.len() as u64 == blocks => return Ok(()),
-        Some(_) if blocks == 0 => volume.remove_journal()?,
-        Some(_) => volume.replace_journal(blocks)?,
-        None => return Ok(()),
+    let log = Log::open(&volume)?.map(|log| log.len() as u64);
+    let restored = match (log, journal) {
+        (Some(_), Some(0)) => {
+            volume.remove_journal()?;
+            true
+        }
+        (Some(now), Some(had)) if now != had => {
+            volume.replace_journal(had)?;
+            true
+        }
+        _ => false,
+    };
+    match restored || committed {
+        true => volume.write_backups(true),
+        false => Ok(()),
     }
-    volume.write_backups(true)
 }
 
 /// Makes the volume larger. Its journal exists and is empty.

@@ -95,13 +95,8 @@ pub fn set(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<
             true => Some(0),
             false => volume.enlarged_from,
         };
-        if let Some(had) = had {
-            super::resize::restore_journal(device, had)?;
-        }
-        if matches!(error, ReshapeError::Interrupted) {
-            // What was committed stays.
-            Volume::open(device)?.write_backups(true)?;
-        }
+        // What was committed stays.
+        super::resize::give_up(device, had, volume.has_committed)?;
         return Err(error);
     }
     let whole = needs_log || plan.remove_journal || plan.add_journal.is_some();

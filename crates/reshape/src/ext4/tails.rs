@@ -154,13 +154,16 @@ impl Volume {
     /// no directory has an index.
     ///
     /// # Errors
-    /// `Unsupported`, as it; damage of a directory.
+    /// `Unsupported`, as it; damage of a directory; `Interrupted`.
     pub fn check_room_for_tails(
         &self,
         new: &Geometry,
         (quota, indexes): (bool, bool),
     ) -> Result<()> {
-        for ino in self.directories()? {
+        let dirs = self.directories()?;
+        let total = dirs.len() as u64;
+        for (done, ino) in dirs.into_iter().enumerate() {
+            self.disk.watch.tell(Phase::Metadata, done as u64, total)?;
             let mut inode = self.inode(ino)?;
             if !indexes {
                 inode.flags.remove(InodeFlags::INDEX);

@@ -37,6 +37,8 @@ pub(crate) struct Volume {
     pub limit: Option<u64>,
     /// The blocks that the journal had before it was made larger for the time of the change.
     pub enlarged_from: Option<u64>,
+    /// Whether something was committed since it was opened.
+    pub has_committed: bool,
 }
 
 /// The superblock of a volume, for which nothing but itself is read.
@@ -131,6 +133,7 @@ impl Volume {
             descs: Vec::new(),
             limit: None,
             enlarged_from: None,
+            has_committed: false,
         };
         volume.read_descs()?;
         Ok(volume)

@@ -135,7 +135,8 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode, watch: &Watch) -> R
     let volume = match blocks < before.blocks {
         true => shrink(volume, blocks)?,
         false if blocks > before.blocks || shape.interrupted(&volume) => grow(volume, blocks)?,
-        false => volume,
+        // One that was made smaller, and stopped, may have areas of metadata for its old size.
+        false => compact(volume)?,
     };
     Ok(resized(&before, &volume.areas()))
 }
