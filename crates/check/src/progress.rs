@@ -17,6 +17,20 @@ pub enum Phase {
     Bitmaps,
 }
 
+impl Phase {
+    /// Its name, which is stable: `volume`, `inodes`, `directories`, `links` or `bitmaps`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Volume => "volume",
+            Phase::Inodes => "inodes",
+            Phase::Directories => "directories",
+            Phase::Links => "links",
+            Phase::Bitmaps => "bitmaps",
+        }
+    }
+}
+
 /// How far a check is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {

@@ -5,7 +5,7 @@ use crate::failure::{At, Failure, Result};
 use crate::size::parse_size;
 use blockwright::ErrorKind;
 use blockwright::reshape::{Resized, file_bytes};
-use blockwright_device::{NbdAddress, OpenMode, SharedDevice};
+use blockwright_device::{NbdAddress, SharedDevice};
 use blockwright_disk::container::{self, detect_file};
 use std::fs::File;
 use std::path::Path;
@@ -81,7 +81,7 @@ pub fn refuse_among_devices(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the image file long enough. A file that another process uses keeps its length.
+/// Opens the image file for the length that it gets when the change has ended, before the command is confined.
 ///
 /// # Errors
 /// Those of the host.
@@ -98,33 +98,38 @@ pub fn prepare(args: &ResizeArgs) -> Result<()> {
     if args.dry_run || !is_file {
         return Ok(());
     }
-    let Ok(wanted) = wanted(args) else {
-        return Ok(());
-    };
-    if blockwright_device::hold(&args.image, OpenMode::default()).is_err() {
-        // The command says why.
-        return Ok(());
-    }
     let place = args.image.display();
     let file = std::fs::OpenOptions::new()
         .write(true)
         .open(&args.image)
         .at(&place)?;
     let length = file.metadata().at(&place)?.len();
-    let needed = match wanted {
+    *slot = Some((file, length));
+    Ok(())
+}
+
+/// Makes the image file long enough. `device` is the image, which this process alone uses.
+///
+/// # Errors
+/// Those of the host.
+pub fn lengthen(args: &ResizeArgs, device: &SharedDevice) -> Result<()> {
+    let slot = FILE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((_, length)) = *slot else {
+        return Ok(());
+    };
+    let needed = match wanted(args)? {
         Wanted::Bytes(bytes) => bytes,
         Wanted::More(bytes) => length.saturating_add(bytes),
         Wanted::Fill | Wanted::Minimum => length,
     };
     if needed > length {
-        file.set_len(needed).at(&place)?;
+        device.grow(needed)?;
     }
-    *slot = Some((file, length));
     Ok(())
 }
 
-/// Gives the image file its final length. `device` opens the image; `resized` says how the change ended, if it was begun. Prepared space that is not needed is
-/// cut off; after an error only if the change was certainly not made. `smaller` is the size of a volume whose change was stopped after its end had moved.
+/// Gives the image file its final length, as [`file_bytes`] says. `device` opens the image, whose volume had `had` bytes; `resized` says how the change ended, if
+/// it was begun.
 ///
 /// # Errors
 /// Those of the host, and of `device` after a change that succeeded.
@@ -132,7 +137,7 @@ pub fn finish(
     args: &ResizeArgs,
     device: impl FnOnce() -> Result<SharedDevice>,
     resized: Option<std::result::Result<&Resized, ErrorKind>>,
-    smaller: Option<u64>,
+    had: Option<u64>,
 ) -> Result<()> {
     let mut slot = FILE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((file, before)) = slot.take() else {
@@ -143,9 +148,8 @@ pub fn finish(
         Wanted::More(_) | Wanted::Fill | Wanted::Minimum => None,
     };
     let length = match (resized, device()) {
-        (_, Ok(_)) if smaller.is_some() => smaller.unwrap_or(before),
         (None, _) => before,
-        (Some(resized), Ok(device)) => file_bytes(&device, before, asked, resized),
+        (Some(resized), Ok(device)) => file_bytes(&device, before, had, asked, resized),
         (Some(Ok(_)), Err(error)) => return Err(error),
         // The image keeps what it was given, and the command says why it failed.
         (Some(Err(_)), Err(_)) => return Ok(()),

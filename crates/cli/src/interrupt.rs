@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Signals that are noted, and acted on where the command asks. A second signal ends the process at once.
+/// Signals that are noted, and acted on where the command asks. The same signal again ends the process at once.
 #[derive(Default)]
 pub struct Interrupts {
     watch: Mutex<Option<SignalWatch>>,
@@ -52,8 +52,11 @@ impl Interrupts {
 
     /// Signals end the process at once from now on: the command waits for what may never come. Returns whether they were noted before.
     pub fn pause(&self) -> bool {
-        self.came();
-        self.watch().take().is_some()
+        let Some(watch) = self.watch().take() else {
+            return false;
+        };
+        self.came.fetch_or(watch.end(), Ordering::Relaxed);
+        true
     }
 
     /// Ends a pause.
@@ -71,7 +74,7 @@ impl Interrupts {
 /// A new file that is removed when a signal ends the program, so that nothing is left that looks like a whole one.
 #[derive(Default)]
 pub struct NewOutput {
-    /// Set by the first who decides: the command, to keep the file, or the thread that removes it.
+    /// Set by whichever is first: the command, which keeps the file, or the thread, which removes it.
     decided: Option<Arc<AtomicBool>>,
 }
 

@@ -167,6 +167,19 @@ impl SignalWatch {
         self.take_signal().is_some()
     }
 
+    /// Ends the watch. Whether a signal came since this was last asked: one that comes later has its old effect.
+    pub fn end(mut self) -> bool {
+        self.restore();
+        self.take()
+    }
+
+    fn restore(&mut self) {
+        for (signal, old) in self.old.drain(..) {
+            // SAFETY: `old` is what the kernel gave us for this signal.
+            unsafe { libc::sigaction(signal, &raw const old, std::ptr::null_mut()) };
+        }
+    }
+
     /// The number of the signal that came since this was last asked. If several came, SIGTERM is before SIGHUP, and SIGINT last.
     pub fn take_signal(&self) -> Option<i32> {
         let came = CAME.swap(0, Ordering::AcqRel);
@@ -178,10 +191,7 @@ impl SignalWatch {
 
 impl Drop for SignalWatch {
     fn drop(&mut self) {
-        for (signal, old) in &self.old {
-            // SAFETY: `old` is what the kernel gave us for this signal.
-            unsafe { libc::sigaction(*signal, old, std::ptr::null_mut()) };
-        }
+        self.restore();
         // After the handlers are gone; a handler still running writes to an eventfd that `_event`
         // keeps open until after this.
         WAKE.store(-1, Ordering::Release);

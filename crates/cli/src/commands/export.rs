@@ -4,7 +4,7 @@ use super::progress::Bar;
 use crate::args::ExportArgs;
 use crate::failure::{self, At, Failure, Result};
 use crate::image::data_bytes;
-use crate::interrupt::{Interrupts, may_wait};
+use crate::interrupt::Interrupts;
 use crate::operand::Inside;
 use blockwright::Volume;
 use blockwright::export::{Compression, Packer, export_tar_watched};
@@ -50,13 +50,14 @@ pub fn export(args: &ExportArgs) -> Result<()> {
 
 fn to_file(volume: &Volume, operand: &Inside, path: &Path) -> Result<()> {
     let compression = Compression::of_name(path)?;
-    let interrupts = match may_wait(path) {
-        true => Interrupts::default(),
-        false => Interrupts::note()?,
-    };
     let file = crate::wall::output(path).at(path.display())?;
-    let mut written = write(volume, operand, &file, compression, &interrupts);
     let size_counts = file.metadata().is_ok_and(|meta| meta.is_file());
+    // Writing to a pipe or a device may wait for ever.
+    let interrupts = match size_counts {
+        true => Interrupts::note()?,
+        false => Interrupts::default(),
+    };
+    let mut written = write(volume, operand, &file, compression, &interrupts);
     if written.is_err() && interrupts.came() {
         let what = match size_counts {
             true => "interrupted; the archive was removed",

@@ -2,6 +2,7 @@
 //! everything is written.
 
 pub mod cat;
+pub mod change;
 pub mod check;
 pub mod chunk;
 pub mod copy;

@@ -1,12 +1,8 @@
 //! Progress on a terminal: how far a command is, and how long it will still take.
 
-use crate::failure::Result;
-use crate::interrupt::Interrupts;
-use blockwright::reshape;
-use blockwright_check::{Phase, ProgressFn};
+use blockwright_check::ProgressFn;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
-use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The bar that is on the terminal.
@@ -90,62 +86,8 @@ impl Drop for Bar {
     }
 }
 
-/// Watches a change of a volume: a bar on a terminal, and a stop when a signal comes.
-pub struct Change {
-    bar: Option<ProgressBar>,
-    interrupts: Arc<Interrupts>,
-}
-
-impl Change {
-    /// Notes signals from now on.
-    ///
-    /// # Errors
-    /// The host's.
-    pub fn begin() -> Result<Self> {
-        let template = "{msg:9} [{bar:40}] {percent}% {eta}";
-        Ok(Change {
-            bar: shown(false, None, template),
-            interrupts: Arc::new(Interrupts::note()?),
-        })
-    }
-
-    /// What the change calls.
-    pub fn watch(&self) -> reshape::Watch {
-        let (bar, interrupts) = (self.bar.clone(), Arc::clone(&self.interrupts));
-        reshape::Watch::new(move |progress| {
-            if let Some(bar) = &bar {
-                let phase = match progress.phase {
-                    reshape::Phase::Inodes => "inodes",
-                    reshape::Phase::Numbers => "numbers",
-                    reshape::Phase::Data => "data",
-                    _ => "metadata",
-                };
-                if bar.message() != phase || progress.done < bar.position() {
-                    // The time that is left is that of this phase.
-                    bar.reset();
-                    bar.set_message(phase);
-                }
-                bar.set_length(progress.total);
-                bar.set_position(progress.done);
-            }
-            match interrupts.came() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
-        })
-    }
-}
-
-impl Drop for Change {
-    fn drop(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-            remember(None);
-        }
-    }
-}
-
 /// Shows which phase of a walk over a volume a command is in, and how far that phase is.
+#[derive(Clone)]
 pub struct PhaseBar(Option<ProgressBar>);
 
 impl PhaseBar {
@@ -155,24 +97,23 @@ impl PhaseBar {
         PhaseBar(shown(quiet, None, &template))
     }
 
-    /// What the walk calls.
+    /// Shows a phase and how far it is. The time that is left is that of the phase, which may come again.
+    pub fn show(&self, phase: &'static str, done: u64, total: u64) {
+        let Some(bar) = &self.0 else { return };
+        if bar.message() != phase || done < bar.position() {
+            bar.reset();
+            bar.set_message(phase);
+        }
+        bar.set_length(total);
+        bar.set_position(done);
+    }
+
+    /// What a check calls.
     pub fn progress(&self) -> Option<ProgressFn> {
-        let bar = self.0.clone()?;
+        self.0.as_ref()?;
+        let bar = self.clone();
         Some(Arc::new(move |progress| {
-            let phase = match progress.phase {
-                Phase::Volume => "volume",
-                Phase::Inodes => "inodes",
-                Phase::Directories => "directories",
-                Phase::Links => "links",
-                Phase::Bitmaps => "bitmaps",
-            };
-            if bar.message() != phase {
-                // The time that is left is that of this phase.
-                bar.reset();
-                bar.set_message(phase);
-            }
-            bar.set_length(progress.total);
-            bar.set_position(progress.done);
+            bar.show(progress.phase.name(), progress.done, progress.total);
         }))
     }
 

@@ -1,12 +1,12 @@
 //! `resize`: the size of a volume, and of the image file around it.
 
-use super::progress::Change;
+use super::change::Change;
 use super::stats::said;
 use crate::args::ResizeArgs;
 use crate::failure::{Failure, Result};
-use crate::image_file::{Wanted, finish, is_file, prepare, wanted};
+use crate::image_file::{Wanted, finish, is_file, lengthen, prepare, wanted};
 use crate::output::{Out, human};
-use blockwright::reshape::{self, Mode, Parts, Resized, Watch};
+use blockwright::reshape::{self, Mode, Parts, Resized};
 use blockwright::{Error, ErrorKind};
 use blockwright_device::{DevOffset, DeviceError, OffsetDevice, OpenMode, SharedDevice};
 use blockwright_disk::table::ALIGNMENT;
@@ -50,24 +50,17 @@ pub fn resize(args: &ResizeArgs) -> Result<()> {
     prepare(args)?;
     let change = Change::begin()?;
     let mut had = None;
-    let begun = run(args, &change.watch(), &mut had).map_err(|e| e.at(&place));
-    drop(change);
+    let begun = run(args, &change, &mut had).map_err(|e| e.at(&place));
     let ended = begun.as_ref().ok().map(|r| r.as_ref().map_err(Error::kind));
     let image = || Ok(crate::wall::device(&args.image, OpenMode::default())?);
-    let stopped = matches!(ended, Some(Err(ErrorKind::Interrupted)));
-    let now = match stopped {
-        true => Some(reshape::volume_bytes(&image()?)?),
-        false => None,
-    };
-    finish(
-        args,
-        image,
-        ended,
-        now.filter(|now| had.is_some_and(|had| *now < had)),
-    )?;
-    let told = |e: Error| match now {
-        Some(bytes) => interrupted(args, bytes),
-        None => e.into(),
+    finish(args, image, ended, had)?;
+    drop(change);
+    let told = |e: Error| match e.kind() {
+        ErrorKind::Interrupted => {
+            let now = image().and_then(|image| Ok(reshape::volume_bytes(&image)?));
+            now.map_or_else(|e| e, |now| interrupted(args, had, now))
+        }
+        _ => e.into(),
     };
     let resized = begun?.map_err(told).map_err(|e| e.at(&place))?;
     let (groups, segments) = match resized.parts {
@@ -101,16 +94,18 @@ pub fn resize(args: &ResizeArgs) -> Result<()> {
     out.finish()
 }
 
-/// A signal stopped the change: the state of the volume, which has so many bytes, and how to continue.
-fn interrupted(args: &ResizeArgs, bytes: u64) -> Failure {
-    // What is added is added to the size that the volume has by now.
-    let how = match wanted(args) {
-        Ok(Wanted::More(_)) => "a resize to the size that was meant",
-        _ => "the same command",
+/// A signal stopped the change of a volume that had `had` bytes: its state, with `now` bytes, and how to continue.
+fn interrupted(args: &ResizeArgs, had: Option<u64>, now: u64) -> Failure {
+    let how = match (wanted(args), had) {
+        // What is added is added to the size that the volume has by now.
+        (Ok(Wanted::More(more)), Some(had)) if now != had => {
+            format!("a resize to {} bytes", had.saturating_add(more))
+        }
+        _ => "the same command".to_owned(),
     };
     Failure::new(format_args!(
-        "interrupted; the volume is whole and has {} ({bytes} bytes): {how} continues",
-        human(bytes)
+        "interrupted; the volume is whole and has {} ({now} bytes): {how} continues",
+        human(now)
     ))
     .code(crate::exit::INTERRUPTED)
 }
@@ -235,7 +230,7 @@ impl Growth {
 fn run_in_larger(
     args: &ResizeArgs,
     mode: OpenMode,
-    watch: &Watch,
+    change: &Change,
 ) -> Result<blockwright::Result<Resized>> {
     let growth = Growth::plan(args, mode)?;
     let device = growth.device()?;
@@ -248,14 +243,23 @@ fn run_in_larger(
     if args.dry_run {
         return Ok(Ok(planned));
     }
+    if change.is_stopped() {
+        return Ok(Err(Error::new(ErrorKind::Interrupted, "resize")));
+    }
     growth.write()?;
-    Ok(reshape::resize_watched(&device, bytes, Mode::Change, watch))
+    let watch = change.watch();
+    Ok(reshape::resize_watched(
+        &device,
+        bytes,
+        Mode::Change,
+        &watch,
+    ))
 }
 
 /// Changes the size, if that can be begun. `had` becomes the bytes that the volume has before.
 fn run(
     args: &ResizeArgs,
-    watch: &Watch,
+    change: &Change,
     had: &mut Option<u64>,
 ) -> Result<blockwright::Result<Resized>> {
     let mode = OpenMode {
@@ -263,10 +267,12 @@ fn run(
         ..OpenMode::default()
     };
     if args.grow_partition {
-        return run_in_larger(args, mode, watch);
+        return run_in_larger(args, mode, change);
     }
     let device = crate::wall::device(&args.image, mode)?;
     *had = reshape::volume_bytes(&device).ok();
+    lengthen(args, &device)?;
+    let watch = &change.watch();
     let write = match args.dry_run {
         true => Mode::DryRun,
         false => Mode::Change,

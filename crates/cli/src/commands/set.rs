@@ -1,6 +1,6 @@
 //! `set`: settings of a volume that is not mounted.
 
-use super::progress::Change;
+use super::change::Change;
 use crate::args::SetArgs;
 use crate::failure::{Failure, Result};
 use crate::size::parse_size;

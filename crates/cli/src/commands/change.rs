@@ -1,0 +1,50 @@
+//! A change of a volume's size or settings: its progress on a terminal, and its stop by a signal.
+
+use super::progress::PhaseBar;
+use crate::failure::Result;
+use crate::interrupt::Interrupts;
+use blockwright::reshape::Watch;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// A change that is watched while it lives.
+pub struct Change {
+    bar: PhaseBar,
+    interrupts: Arc<Interrupts>,
+}
+
+impl Change {
+    /// Notes signals from now on.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn begin() -> Result<Self> {
+        Ok(Change {
+            interrupts: Arc::new(Interrupts::note()?),
+            bar: PhaseBar::new("changing", false),
+        })
+    }
+
+    /// Whether a signal came.
+    pub fn is_stopped(&self) -> bool {
+        self.interrupts.came()
+    }
+
+    /// What the change calls.
+    pub fn watch(&self) -> Watch {
+        let (bar, interrupts) = (self.bar.clone(), Arc::clone(&self.interrupts));
+        Watch::new(move |progress| {
+            bar.show(progress.phase.name(), progress.done, progress.total);
+            match interrupts.came() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        self.bar.clone().finish();
+    }
+}
