@@ -90,11 +90,11 @@ fn lock(fd: &OwnedFd, mode: &OpenMode) -> Result<()> {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(Errno::WOULDBLOCK) => {
-                let pid = holder(fd);
-                let ended =
-                    pid.is_some_and(|pid| pid > 0 && !Path::new(&format!("/proc/{pid}")).exists());
+                let pids = holders(fd);
+                let living = pids.iter().find(|pid| !has_ended(**pid));
+                let ended = !pids.is_empty() && living.is_none();
                 if !ended || began.elapsed() >= ENDED_HOLDER_PATIENCE {
-                    let holder = pid.map(describe);
+                    let holder = living.or(pids.first()).copied().map(describe);
                     return Err(refused(DeviceErrorKind::InUse { holder }));
                 }
                 std::thread::sleep(ENDED_HOLDER_STEP);
@@ -123,21 +123,32 @@ fn loop_device_on(file: &rustix::fs::Stat) -> Option<String> {
     None
 }
 
-/// The process that took the lock, from the kernel's table: lines like
-/// `1: FLOCK  ADVISORY  WRITE 2345 fe:00:1234 0 EOF`. Not above 0 for one in another process namespace.
-fn holder(fd: &OwnedFd) -> Option<i64> {
-    let stat = rustix::fs::fstat(fd).ok()?;
+/// The processes that took locks of a file, from the kernel's table: lines like
+/// `1: FLOCK  ADVISORY  WRITE 2345 fe:00:1234 0 EOF`. Not above 0 for one in another process namespace; such a namespace does not show those of
+/// processes that have ended.
+fn holders(fd: &OwnedFd) -> Vec<i64> {
+    let Ok(stat) = rustix::fs::fstat(fd) else {
+        return Vec::new();
+    };
     let (major, minor) = (
         rustix::fs::major(stat.st_dev),
         rustix::fs::minor(stat.st_dev),
     );
     let place = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    locks.lines().find_map(|line| {
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let held = locks.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let found = words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&place.as_str());
         found.then(|| words[4].parse().unwrap_or(0))
-    })
+    });
+    held.collect()
+}
+
+/// Whether no process has this number. One of another user, which `/proc` may hide, has it.
+fn has_ended(pid: i64) -> bool {
+    let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0);
+    let pid = pid.and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH))
 }
 
 fn describe(pid: i64) -> String {
