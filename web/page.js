@@ -2,10 +2,12 @@ const $ = (id) => document.getElementById(id);
 const ROW = 28, WINDOW = 200, READ = 1 << 20;
 let worker = null, file = null, part = null, waiting = new Map(), nextId = 1, starts = 0;
 let path = "/", total = 0, pages = new Map(), shown = 0;
+// The number of the volume that is looked at. What was asked about an earlier one is not shown.
+let current = 0;
 
 const human = (n) => {
   let unit = 0;
-  for (; n >= 1024 && unit < 6; unit++) n /= 1024;
+  for (; n >= (unit ? 1023.95 : 1024) && unit < 6; unit++) n /= 1024;
   return (unit ? n.toFixed(1) : n) + " " + ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"][unit];
 };
 // A coded name as people read it: what is no text is shown as U+FFFD, and what changes how text runs is visible.
@@ -42,7 +44,6 @@ function stop(error) {
   worker = null;
   for (const { reject } of waiting.values()) reject(error);
   waiting.clear();
-  $("cancel").hidden = true;
 }
 
 // The module trapped. The reader is started once more; when that traps, too, the page waits for the person.
@@ -65,7 +66,10 @@ async function startWorker(again = false) {
   const mine = new Worker(workerUrl);
   worker = mine;
   await new Promise((resolve, reject) => {
-    mine.onerror = (e) => reject(new Error(e.message || "the worker does not start"));
+    mine.onerror = (e) => {
+      reject(new Error(e.message || "the worker does not start"));
+      if (worker === mine) trapped(e.message || "the worker failed", again);
+    };
     mine.onmessage = ({ data }) => {
       if (worker !== mine) return reject(SUPERSEDED);
       if (data.ready) return resolve();
@@ -96,20 +100,29 @@ function ask(request, as = "json", event) {
   });
 }
 
+// Asks about the volume that is looked at now, and no longer once another one is chosen.
+function here() {
+  const mine = current;
+  const check = () => { if (mine !== current) throw SUPERSEDED; };
+  return async (...words) => { check(); const answer = await ask(...words); check(); return answer; };
+}
+
+const openImage = () => ask({ op: "open", name: file.name });
+
 // After a stop: the same image and volume in another worker.
 async function reopen(again = false) {
   await startWorker(again);
-  await ask({ op: "open" });
+  await openImage();
   await ask({ op: "volume", part });
 }
 
 const open = guarded(async (chosen) => {
-  file = chosen; part = null;
+  file = chosen; part = null; current++;
   for (const id of ["disk", "volume"]) $(id).hidden = true;
   clearVolume();
   status(`Opening ${file.name} …`);
   await startWorker();
-  const image = await ask({ op: "open" });
+  const image = await openImage();
   status(`${file.name}: ${image.container}, ${human(image.bytes)}`);
   if (!image.table) return openVolume(null);
   $("disk").hidden = false;
@@ -124,12 +137,13 @@ const open = guarded(async (chosen) => {
 });
 
 const openVolume = guarded(async (number) => {
-  part = number;
+  part = number; current++;
   clearVolume();
   $("volume").hidden = false;
   // Before the wait: another view may be chosen meanwhile.
   view("files");
-  if (!worker) { await startWorker(); await ask({ op: "open" }); }
+  // What runs is about another volume.
+  if (!worker || waiting.size) { await startWorker(); await openImage(); }
   try {
     const v = await ask({ op: "volume", part });
     $("about").textContent = `${v.format}${v.label ? ` “${v.label}”` : ""}: ${human(v.bytes)}, ${human(v.freeBytes)} free${v.format === "f2fs" ? "" : `; ${v.inodes - v.freeInodes} of ${v.inodes} inodes in use`}`;
@@ -154,13 +168,13 @@ function clearVolume() {
 function clearRows() { pages = new Map(); total = 0; shown++; $("tall").replaceChildren(); $("crumbs").replaceChildren(); }
 
 async function list(to) {
-  const first = await ask({ op: "list", path: to, first: 0, count: WINDOW });
+  const first = await here()({ op: "list", path: to, first: 0, count: WINDOW });
   clearRows();
   path = to; total = first.total;
   pages.set(0, first.entries);
   const names = to.split("/").filter(Boolean);
   $("crumbs").replaceChildren(...["", ...names].flatMap((name, n) => [
-    element("button", name ? display(name) : "/", { class: "link", onclick: guarded(() => list("/" + names.slice(0, n).join("/"))) }), element("span", n ? " / " : " ")]),
+    element("button", name ? display(name) : "/", { class: "link", onclick: long(() => list("/" + names.slice(0, n).join("/"))) }), element("span", n ? " / " : " ")]),
     element("span", counted(total, "entry", "entries")));
   if (first.trouble) fail(first.trouble);
   $("tall").style.height = `${total * ROW}px`;
@@ -174,7 +188,7 @@ const child = (name) => (path === "/" ? "" : path.replace(/\/$/, "")) + "/" + na
 function row(entry, n) {
   const leads = entry.kind === "symlink" ? entry.leadsTo : entry.kind;
   const text = display(entry.name) + (entry.target !== null && entry.target !== undefined ? ` → ${display(entry.target)}` : "");
-  const open = leads === "directory" ? guarded(() => list(child(entry.name))) : leads === "file" ? guarded(() => download(entry)) : null;
+  const open = leads === "directory" ? long(() => list(child(entry.name))) : leads === "file" ? long(() => download(entry)) : null;
   const e = element("div", undefined, { class: "row" });
   e.style.top = `${n * ROW}px`;
   e.append(open ? element("button", text, { class: "link", title: leads === "file" ? "Download" : "Open", onclick: open }) : element("span", text),
@@ -186,17 +200,19 @@ function row(entry, n) {
 
 // Only the rows in sight are elements, and only their parts of the listing are asked for.
 async function draw() {
-  const mine = ++shown;
+  const mine = ++shown, listed = pages, ask = here();
   const from = Math.floor($("rows").scrollTop / ROW), to = Math.min(total, from + 40);
   for (let p = Math.floor(from / WINDOW); p * WINDOW < to; p++) {
-    if (!pages.has(p)) {
-      const more = await ask({ op: "list", path, first: p * WINDOW, count: WINDOW });
-      if (mine !== shown) return;
-      pages.set(p, more.entries);
+    if (!listed.has(p)) {
+      const asked = ask({ op: "list", path, first: p * WINDOW, count: WINDOW }).then((more) => more.entries);
+      listed.set(p, asked);
+      asked.catch(() => listed.delete(p));
     }
+    listed.set(p, await listed.get(p));
+    if (mine !== shown) return;
   }
   const rows = [];
-  for (let n = from; n < to; n++) { const entry = pages.get(Math.floor(n / WINDOW))?.[n % WINDOW]; if (entry) rows.push(row(entry, n)); }
+  for (let n = from; n < to; n++) { const entry = listed.get(Math.floor(n / WINDOW))?.[n % WINDOW]; if (entry) rows.push(row(entry, n)); }
   $("tall").replaceChildren(...rows);
 }
 
@@ -207,8 +223,8 @@ function save(blob, name) {
 }
 
 async function download(entry) {
-  const from = child(entry.name), name = display(entry.name), parts = [];
-  const target = entry.size > 64 * READ && window.showSaveFilePicker ? await (await showSaveFilePicker({ suggestedName: name })).createWritable() : null;
+  const from = child(entry.name), name = display(entry.name), parts = [], ask = here();
+  const target = (entry.leadsToBytes ?? entry.size) > 64 * READ && window.showSaveFilePicker ? await (await showSaveFilePicker({ suggestedName: name })).createWritable() : null;
   try {
     for (let offset = 0; ;) {
       const bytes = await ask({ op: "read", path: from, offset, bytes: READ }, "bytes");
@@ -224,20 +240,33 @@ async function download(entry) {
   target ? await target.close() : save(new Blob(parts, { type: "application/octet-stream" }), name);
 }
 
-const long = (run) => guarded(async () => {
-  $("cancel").hidden = false;
-  try { await run((e) => { if (e.event === "progress") status(`${e.phase}: ${e.done} of ${e.total}`); if (e.event === "bytes") status(human(e.bytes)); }); }
-  finally { $("cancel").hidden = true; }
-});
+// What a person may want to end. Cancel appears when it takes long.
+let running = 0;
+function long(run) {
+  const tell = (e) => {
+    if (e.event === "progress") status(`${e.phase}: ${e.done} of ${e.total}`);
+    if (e.event === "bytes") status(human(e.bytes));
+  };
+  return guarded(async () => {
+    running++;
+    setTimeout(() => { $("cancel").hidden = !running; }, 300);
+    try { await run(tell); } finally { if (!--running) $("cancel").hidden = true; }
+  });
+}
 $("tar").onclick = long(async (tell) => {
   const lost = [];
-  const blob = await ask({ op: "export", path }, "blob", (e) => { if (e.event === "unreadable") lost.push(e.text); tell(e); });
+  let sum = { unreadable: 0, sockets: 0 };
+  const blob = await here()({ op: "export", path }, "blob", (e) => {
+    if (e.event === "unreadable" && lost.length < 20) lost.push(e.text);
+    if (e.event === "exported") sum = e;
+    tell(e);
+  });
   save(blob, (path.split("/").filter(Boolean).map(display).pop() ?? "root") + ".tar");
-  status(`${human(blob.size)} saved`);
-  if (lost.length) fail(`${counted(lost.length, "entry", "entries")} could not be read:\n${lost.slice(0, 20).join("\n")}`);
+  status(`${human(blob.size)} saved${sum.sockets ? `, without ${counted(sum.sockets, "socket", "sockets")}` : ""}`);
+  if (sum.unreadable) fail(`${counted(sum.unreadable, "entry", "entries")} could not be read:\n${lost.join("\n")}`);
 });
 const check = long(async (tell) => {
-  const c = await ask({ op: "check" }, "json", tell);
+  const c = await here()({ op: "check" }, "json", tell);
   status("");
   const head = c.clean ? "No damage was found." : `${counted(c.issues.length + c.more, "issue", "issues")}.`;
   const items = element("ol");
@@ -245,19 +274,30 @@ const check = long(async (tell) => {
   $("check").replaceChildren(element("p", `${head} ${counted(c.files, "file", "files")} and ${counted(c.directories, "directory", "directories")} were checked. Nothing was changed.`), items, ...(c.more ? [element("p", `and ${c.more} more`)] : []));
 });
 const map = long(async (tell) => {
-  const m = await ask({ op: "map" }, "json", tell);
+  const m = await here()({ op: "map" }, "json", tell);
   status("");
   const img = element("img", undefined, { alt: `Map: ${m.kinds.map((k) => `${k.label} ${human(k.bytes)}`).join(", ")}`, src: URL.createObjectURL(new Blob([m.svg], { type: "image/svg+xml" })) });
-  const zoom = element("button", "Download the map to zoom in (HTML)", { onclick: long(async (t) => save(new Blob([await ask({ op: "map-page" }, "bytes", t)], { type: "text/html" }), "map.html")) });
+  const zoom = element("button", "Download the map to zoom in (HTML)", { onclick: long(async (t) => save(new Blob([await here()({ op: "map-page" }, "bytes", t)], { type: "text/html" }), "map.html")) });
   const problems = element("ul");
-  problems.append(...[...m.problems, ...m.fragmented].map((text) => element("li", text)));
+  const more = m.moreProblems ? [`and ${m.moreProblems} more`] : [];
+  problems.append(...[...m.problems, ...more, ...m.fragmented].map((text) => element("li", text)));
   $("map").replaceChildren(zoom, img, problems);
 });
+// A view is asked for once for each volume, unless that failed.
+const views = { check, map }, begun = {};
 for (const b of document.querySelectorAll("[data-view]")) {
-  b.onclick = () => { view(b.dataset.view); if (b.dataset.view !== "files" && !$(b.dataset.view).firstChild) (b.dataset.view === "check" ? check : map)(); };
+  b.onclick = async () => {
+    const name = b.dataset.view;
+    view(name);
+    if (!views[name] || $(name).firstChild || begun[name] === current) return;
+    begun[name] = current;
+    await views[name]();
+    if (!$(name).firstChild) delete begun[name];
+  };
 }
-$("cancel").onclick = guarded(async () => { stop(new Error("Cancelled.")); await reopen(); });
-$("rows").onscroll = guarded(draw);
+$("cancel").onclick = guarded(async () => { current++; stop(new Error("Cancelled.")); status("Cancelled."); await reopen(); });
+// A message stays while a person scrolls.
+$("rows").onscroll = () => draw().catch((e) => { if (e !== SUPERSEDED) fail(e.message); });
 $("file").onchange = () => $("file").files[0] && open($("file").files[0]);
 for (const name of ["dragover", "dragleave", "drop"]) {
   addEventListener(name, (e) => { e.preventDefault(); $("drop").classList.toggle("over", name === "dragover"); if (name === "drop" && e.dataTransfer.files[0]) open(e.dataTransfer.files[0]); });

@@ -1,6 +1,6 @@
 // Runs the module of blockwright on one file, and implements the functions of WASI that it calls.
 //
-// Messages from the page: {module, file} once, then {id, request} one after another; export also has `stream: true`.
+// Messages from the page: {module, file} once, then {id, request, as} one after another; `as` is `json`, `bytes` or `blob`.
 // Messages to the page: {ready}, {id, text} or {id, bytes} or {id, blob}, {id, error}, {id, event}, {read} (bytes read so far), and
 // {ended} when the module can do no more: the page then starts another worker.
 "use strict";
@@ -215,16 +215,18 @@ function serve({ id, request, as }) {
   parts = as === "blob" ? [] : null;
   readFailed = null;
   lastWords = [];
-  let code;
   try {
-    code = instance.exports.serve();
+    answer(id, as, instance.exports.serve());
   } catch (e) {
-    // A trap: memory is as it was left, so nothing more can be asked of this instance.
+    // A trap: memory is as it was left, so nothing more can be asked of this instance. Or the answer was too large for the browser.
     tellRead(true);
     postMessage({ ended: [...lastWords, String(e.message ?? e)].join(" ") });
     close();
-    return;
   }
+}
+
+// Sends what the module has answered with this code.
+function answer(id, as, code) {
   tellRead(true);
   if (code !== 0) {
     let text = `the module's answer is ${code}`;

@@ -118,13 +118,13 @@ fn contradictions(usage: &Usage<Told>) -> Vec<String> {
     out
 }
 
-/// What is wrong with the volume, in sentences.
+/// What is wrong with the volume, in sentences: first what holds for all of it.
 #[must_use]
 pub fn problems(usage: &Usage<Told>) -> Vec<String> {
     let unread = usage.unread.iter().map(ToString::to_string);
     let worse = usage.issues.iter().filter(|i| i.severity > Severity::Note);
-    unread
-        .chain(worse.map(|issue| issue.kind.text.clone()))
-        .chain(contradictions(usage))
-        .collect()
+    let mut out = contradictions(usage);
+    out.extend(unread);
+    out.extend(worse.map(|issue| issue.kind.text.clone()));
+    out
 }

@@ -1,7 +1,7 @@
 //! Directories, sorted and in parts; and what is told of an entry.
 
 use crate::names::coded;
-use crate::request::{Attributes, Details, EntryOf, Listing};
+use crate::request::{Attributes, EntryOf, Listing};
 use blockwright::{FileType, Metadata, Result, Volume};
 use blockwright_device::os_name;
 use std::ffi::OsString;
@@ -84,8 +84,6 @@ fn attributes(metadata: &Metadata) -> Attributes {
     Attributes {
         size: metadata.len(),
         mode: metadata.permissions(),
-        uid: metadata.uid(),
-        gid: metadata.gid(),
         modified: metadata.attr().mtime.secs,
     }
 }
@@ -99,6 +97,7 @@ pub(crate) fn entry(volume: &Volume, path: &Path, kind: Option<FileType>) -> Ent
         attributes: None,
         target: None,
         leads_to: None,
+        leads_to_bytes: None,
         trouble: None,
     };
     match volume.symlink_metadata(path) {
@@ -111,42 +110,11 @@ pub(crate) fn entry(volume: &Volume, path: &Path, kind: Option<FileType>) -> Ent
                     Err(e) => told.trouble = Some(e.to_string()),
                 }
                 let to = volume.metadata(path).ok();
-                told.leads_to = to.map(|to| kind_name(to.file_type()));
+                told.leads_to = to.as_ref().map(|to| kind_name(to.file_type()));
+                told.leads_to_bytes = to.map(|to| to.len());
             }
         }
         Err(e) => told.trouble = Some(e.to_string()),
     }
     told
-}
-
-/// Everything about the entry at a path.
-///
-/// # Errors
-/// When its inode cannot be read.
-pub(crate) fn details(volume: &Volume, path: &Path) -> Result<Details> {
-    let metadata = volume.symlink_metadata(path)?;
-    let attr = metadata.attr();
-    let mut entry = entry(volume, path, None);
-    let listed = match metadata.is_symlink() {
-        // The names are asked for by a path that is followed.
-        true => Ok(Vec::new()),
-        false => volume.list_xattr(path),
-    };
-    let attribute_names = match listed {
-        Ok(names) => names.iter().map(|n| coded(os_name::bytes(n))).collect(),
-        Err(e) => {
-            entry.trouble = Some(e.to_string());
-            Vec::new()
-        }
-    };
-    Ok(Details {
-        inode: metadata.ino(),
-        links: metadata.nlink(),
-        allocated: metadata.blocks().saturating_mul(512),
-        accessed: attr.atime.secs,
-        changed: attr.ctime.secs,
-        created: attr.crtime.map(|t| t.secs),
-        attribute_names,
-        entry,
-    })
 }

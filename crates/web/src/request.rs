@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case")]
 pub(crate) enum Request {
-    /// Opens the image: [`Image`].
-    Open,
+    /// Opens the image, which the person knows by this name: [`Image`].
+    Open { name: String },
     /// Opens the volume on a partition, or on the whole image: [`VolumeInfo`].
     Volume { part: Option<u32> },
     /// Entries of a directory, sorted, from number `first` on: [`Listing`].
@@ -16,8 +16,6 @@ pub(crate) enum Request {
         first: usize,
         count: usize,
     },
-    /// Everything about a file: [`Details`].
-    Stat { path: String },
     /// Bytes of a file, or fewer at its end.
     Read {
         path: String,
@@ -42,14 +40,11 @@ pub(crate) struct Image {
     /// Bytes of the disk in it.
     pub bytes: u64,
     pub table: Option<TableOf>,
-    /// What the whole disk holds, where it has no table.
-    pub holds: Option<Holds>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TableOf {
-    pub scheme: &'static str,
     pub partitions: Vec<PartitionOf>,
     /// Partitions beyond those.
     pub more: usize,
@@ -73,11 +68,8 @@ pub(crate) struct PartitionOf {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Holds {
-    pub format: &'static str,
     pub noun: &'static str,
     pub label: String,
-    /// Whether it can be opened here.
-    pub readable: bool,
 }
 
 #[derive(Serialize)]
@@ -87,7 +79,6 @@ pub(crate) struct VolumeInfo {
     pub label: String,
     pub bytes: u64,
     pub free_bytes: u64,
-    pub block_bytes: u32,
     pub inodes: u64,
     pub free_inodes: u64,
 }
@@ -114,6 +105,8 @@ pub(crate) struct EntryOf {
     pub target: Option<String>,
     /// What a symbolic link leads to; `None` where that is nothing.
     pub leads_to: Option<&'static str>,
+    /// The size of what it leads to.
+    pub leads_to_bytes: Option<u64>,
     /// Why its inode cannot be read.
     pub trouble: Option<String>,
 }
@@ -124,25 +117,8 @@ pub(crate) struct Attributes {
     pub size: u64,
     /// Permission bits with set-id and sticky.
     pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
     /// Seconds since 1970.
     pub modified: i64,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Details {
-    #[serde(flatten)]
-    pub entry: EntryOf,
-    pub inode: u64,
-    pub links: u32,
-    pub allocated: u64,
-    pub accessed: i64,
-    pub changed: i64,
-    pub created: Option<i64>,
-    /// Names of extended attributes.
-    pub attribute_names: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -154,14 +130,11 @@ pub(crate) struct Checked {
     pub more: u64,
     pub files: u64,
     pub directories: u64,
-    pub used_blocks: u64,
-    pub blocks: u64,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct IssueOf {
-    pub kind: String,
     pub severity: &'static str,
     pub text: String,
 }
@@ -182,7 +155,6 @@ pub(crate) struct MapOf {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct KindOf {
     pub label: &'static str,
-    pub colour: String,
     pub bytes: u64,
 }
 

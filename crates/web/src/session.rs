@@ -1,6 +1,6 @@
 //! One open image, and what is asked about it.
 
-use crate::listing::{Listed, details};
+use crate::listing::Listed;
 use crate::names;
 use crate::request::{
     Checked, Event, Holds, Image, IssueOf, KindOf, MapOf, PartitionOf, Request, TableOf, VolumeInfo,
@@ -8,7 +8,7 @@ use crate::request::{
 use blockwright::export::export_tar_watched;
 use blockwright::{Error, ErrorKind, Result, Volume, VolumeOptions};
 use blockwright_check::usage::{Usage, UsageOptions};
-use blockwright_check::{Phase, Progress, ProgressFn};
+use blockwright_check::{Progress, ProgressFn};
 use blockwright_device::{OpenMode, SharedDevice, os_name};
 use blockwright_disk::{Disk, Selector, probe, table};
 use blockwright_ffi::CheckOptions;
@@ -50,6 +50,8 @@ struct Opened {
 /// One image, and the volume in it that is looked at.
 pub(crate) struct Session {
     image: PathBuf,
+    /// What the person knows it by.
+    name: String,
     disk: Option<Disk>,
     selected: Option<Selected>,
     opened: Option<Opened>,
@@ -70,8 +72,6 @@ fn holds(device: &SharedDevice) -> Option<Holds> {
     // What cannot be read is told when it is opened.
     let found = probe::contents(device).ok().flatten()?;
     Some(Holds {
-        readable: matches!(found.format, "ext4" | "f2fs"),
-        format: found.format,
         noun: found.noun,
         label: found.label,
     })
@@ -86,21 +86,12 @@ fn written(result: std::io::Result<()>) -> Result<()> {
     result.map_err(|e| Error::new(ErrorKind::Io, format!("the answer: {e}")))
 }
 
-fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Volume => "volume",
-        Phase::Inodes => "inodes",
-        Phase::Directories => "directories",
-        Phase::Links => "links",
-        Phase::Bitmaps => "bitmaps",
-    }
-}
-
 impl Session {
     /// For the image at a path of the host. Nothing is opened before [`Request::Open`].
     pub(crate) fn new(image: impl Into<PathBuf>, tell: Tell) -> Self {
         Session {
             image: image.into(),
+            name: String::new(),
             disk: None,
             selected: None,
             opened: None,
@@ -116,7 +107,10 @@ impl Session {
         let request = serde_json::from_slice(request)
             .map_err(|e| Error::new(ErrorKind::Invalid, format!("the request: {e}")))?;
         match request {
-            Request::Open => json(&self.open()?, out),
+            Request::Open { name } => {
+                self.name = name;
+                json(&self.open()?, out)
+            }
             Request::Volume { part } => json(&self.volume(part)?, out),
             Request::List { path, first, count } => {
                 let opened = self.opened()?;
@@ -135,11 +129,6 @@ impl Session {
                     out,
                 )
             }
-            Request::Stat { path } => {
-                let volume = &self.opened()?.volume;
-                let path = path_of(&path)?;
-                json(&details(volume, &path)?, out)
-            }
             Request::Read {
                 path,
                 offset,
@@ -154,18 +143,13 @@ impl Session {
             Request::Check => json(&self.check()?, out),
             Request::Map => json(&self.map()?, out),
             Request::MapPage => {
-                let image = self.name();
+                let image = self.name.clone();
                 let (format, usage) = self.survey()?;
                 let page = map::page(usage, &image, &map::about(usage, format))
                     .map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
                 written(out.write_all(page.as_bytes()))
             }
         }
-    }
-
-    fn name(&self) -> String {
-        let name = self.image.file_name().unwrap_or_default();
-        name.to_string_lossy().into_owned()
     }
 
     fn opened(&mut self) -> Result<&mut Opened> {
@@ -186,10 +170,10 @@ impl Session {
             )))
         };
         let disk = Disk::on(&self.image, file, &mut no_other_file).map_err(disk_error)?;
-        let whole = holds(disk.device());
         // A file system at the start counts: bytes of a table may be left in its boot block.
+        let whole = probe::contents(disk.device()).ok().flatten();
         let table = match &whole {
-            Some(held) if held.readable => None,
+            Some(held) if matches!(held.format, "ext4" | "f2fs") => None,
             _ => disk.table().map_err(disk_error)?,
         };
         let table = table.map(|found| {
@@ -207,7 +191,6 @@ impl Session {
                 }
             };
             TableOf {
-                scheme: found.scheme.name(),
                 partitions: told.map(one).collect(),
                 more: found.partitions.len().saturating_sub(PARTITIONS_MAX),
                 remarks: found.remarks.clone(),
@@ -216,7 +199,6 @@ impl Session {
         let image = Image {
             container: disk.format().name(),
             bytes: disk.device().geometry().bytes,
-            holds: whole,
             table,
         };
         self.disk = Some(disk);
@@ -243,7 +225,6 @@ impl Session {
             label,
             bytes: bytes(room.blocks),
             free_bytes: bytes(room.blocks_free),
-            block_bytes: room.block_bytes,
             inodes: room.files,
             free_inodes: room.files_free,
         };
@@ -277,7 +258,7 @@ impl Session {
         let tell = Arc::clone(&self.tell);
         Arc::new(move |p: Progress| {
             tell(&Event::Progress {
-                phase: phase_name(p.phase),
+                phase: p.phase.name(),
                 done: p.done,
                 total: p.total,
             });
@@ -293,7 +274,6 @@ impl Session {
         let device = &self.selected.as_ref().ok_or_else(closed)?.device;
         let report = blockwright_ffi::check(Arc::clone(device), &options)?;
         let issues = report.issues.into_iter().map(|issue| IssueOf {
-            kind: issue.kind,
             severity: issue.severity.name(),
             text: issue.text,
         });
@@ -303,8 +283,6 @@ impl Session {
             more: report.suppressed,
             files: report.stats.files,
             directories: report.stats.directories,
-            used_blocks: report.stats.used_blocks,
-            blocks: report.stats.blocks,
         })
     }
 
@@ -328,13 +306,9 @@ impl Session {
         let mut problems = map::problems(usage);
         let more_problems = problems.len().saturating_sub(ISSUES_MAX);
         problems.truncate(ISSUES_MAX);
-        let kinds = usage.kinds().map(|(kind, blocks)| {
-            let colour = map::colour(kind);
-            KindOf {
-                label: kind.label(),
-                colour: format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2),
-                bytes: blocks.saturating_mul(u64::from(usage.block_bytes)),
-            }
+        let kinds = usage.kinds().map(|(kind, blocks)| KindOf {
+            label: kind.label(),
+            bytes: blocks.saturating_mul(u64::from(usage.block_bytes)),
         });
         let fragmented = usage.fragmented.iter();
         Ok(MapOf {

@@ -66,15 +66,19 @@ fn images_are_browsed_in_a_browser() {
     volume.write("/folder/large.bin", &large).expect("written");
     volume.close().expect("closed");
 
-    let volume = make(&at("inside.ext4"), Format::Ext4, 32 << 20);
-    volume.write("/inside", b"1").expect("written");
-    volume.close().expect("closed");
-    let inner = std::fs::read(at("inside.ext4")).expect("read");
+    // Two partitions with a file of the same name.
     let mut disk = vec![0; 1 << 20];
-    disk.extend_from_slice(&inner);
-    disk.resize(40 << 20, 0);
+    for letter in [b'A', b'B'] {
+        let volume = make(&at("inside.ext4"), Format::Ext4, 32 << 20);
+        volume.write("/inside", b"1").expect("written");
+        let same = vec![letter; 16 << 20];
+        volume.write("/same", &same).expect("written");
+        volume.close().expect("closed");
+        disk.extend(std::fs::read(at("inside.ext4")).expect("read"));
+    }
+    let inner = disk[disk.len() - (32 << 20)..].to_vec();
     std::fs::write(at("disk.raw"), disk).expect("written");
-    let table = "label: dos\nstart=2048, size=65536, type=83\n";
+    let table = "label: dos\nstart=2048, size=65536, type=83\nstart=67584, size=65536, type=83\n";
     std::fs::write(at("table"), table).expect("written");
     let tool = |name: &str| Command::new(oracles::find(name).expect("found"));
     let table = std::fs::File::open(at("table")).expect("opened");

@@ -3,6 +3,7 @@
 import { execFileSync, spawn } from "node:child_process";
 import { createServer } from "node:http";
 import { readFileSync, readdirSync, existsSync, mkdirSync, writeFileSync } from "node:fs";
+import { gunzipSync } from "node:zlib";
 import assert from "node:assert/strict";
 const [folder] = process.argv.slice(2);
 const saved = `${folder}/saved`;
@@ -44,6 +45,20 @@ const press = async (label) => {
 };
 const see = (id, part) => until(`${part} in ${id}`, "const e=document.getElementById(arguments[0]); return e.offsetParent && e.textContent.includes(arguments[1])", id, part);
 const shot = async (name) => writeFileSync(`${folder}/${name}.png`, Buffer.from(await call("GET", "/screenshot"), "base64"));
+
+// The most pages of 64 KiB that the memory of a module may have: section 5 of a module says it.
+const memoryMax = (wasm) => {
+  let at = 8;
+  const number = () => { let n = 0, shift = 0, byte; do { byte = wasm[at++]; n += (byte & 127) * 2 ** shift; shift += 7; } while (byte & 128); return n; };
+  while (at < wasm.length) {
+    const section = wasm[at++], length = number(), next = at + length;
+    if (section === 5) { number(); const limited = wasm[at++] & 1; number(); return limited ? number() : Infinity; }
+    at = next;
+  }
+  return Infinity;
+};
+const packed = /id="module">([^<]*)</.exec(readFileSync(`${folder}/page.html`, "latin1"))[1];
+assert.equal(memoryMax(gunzipSync(Buffer.from(packed, "base64"))), 16384);
 
 // A server outside the page, which no request may reach.
 let reached = 0;
@@ -99,6 +114,16 @@ try {
   await see("about", "ext4");
   await see("tall", "inside");
   await shot("partition");
+  // Another volume ends what runs: neither the download nor the check of partition 1 is taken for partition 2's.
+  await press("same");
+  await press("Partition 2");
+  await press("Check");
+  await press("Partition 1");
+  await press("Partition 2");
+  await see("tall", "same");
+  assert.equal(await run("return document.getElementById('check').textContent"), "");
+  await press("same");
+  assert((await download("same")).every((byte) => byte === 0x42), "a file of partition 2 has its bytes");
 
   await opened("damaged.ext4");
   await press("Check");
@@ -131,8 +156,11 @@ try {
     await new Promise((resolve) => { const i = new Image(); i.onload = i.onerror = resolve; i.src = args[0]; });
     navigator.sendBeacon(args[0], "x");
     await new Promise((resolve) => setTimeout(resolve, 100));
+    // The worker's policy is the page's.
+    const worker = new Worker(URL.createObjectURL(new Blob(["onmessage = ({ data }) => fetch(data).then(() => postMessage('worker sent'), () => postMessage('worker refused'));"])));
+    refused.push(await new Promise((resolve) => { worker.onmessage = ({ data }) => resolve(data); worker.postMessage(args[0]); }));
     return refused.sort();`, address);
-  assert.deepEqual(ways, ["connect-src", "connect-src", "img-src"]);
+  assert.deepEqual(ways, ["connect-src", "connect-src", "img-src", "worker refused"]);
   assert.equal(reached, 0);
   const log = await call("POST", "/se/log", { type: "performance" });
   const urls = log.map((l) => JSON.parse(l.message).message).filter((m) => m.method === "Network.requestWillBeSent").map((m) => m.params.request.url);
