@@ -30,14 +30,7 @@ built = $(or $(CARGO_TARGET_DIR),target)/release/blockwright
 
 install:
 	cargo build --release --package blockwright-cli
-	install -D -m 0755 $(built) $(prefix)/bin/blockwright
-	install -d $(prefix)/sbin $(prefix)/share/man/man1
-	ln -sf ../bin/blockwright $(prefix)/sbin/mount.fuse.blockwright
-	$(built) man $(prefix)/share/man/man1
-	install -d $(prefix)/share/bash-completion/completions $(prefix)/share/zsh/site-functions $(prefix)/share/fish/vendor_completions.d
-	$(built) completions bash > $(prefix)/share/bash-completion/completions/blockwright
-	$(built) completions zsh > $(prefix)/share/zsh/site-functions/_blockwright
-	$(built) completions fish > $(prefix)/share/fish/vendor_completions.d/blockwright.fish
+	sh scripts/install.sh $(built) "$(prefix)" site-functions
 
 # The C library: libblockwright, its header and its pkg-config file.
 install-c:

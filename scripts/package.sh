@@ -5,7 +5,7 @@
 set -eu
 program=$(realpath "$1") out=$2 level=${3:-6}
 here=$(cd "$(dirname "$0")/.." && pwd)
-for tool in objcopy readelf dpkg dpkg-deb xz tar; do
+for tool in objcopy readelf dpkg dpkg-deb xz gzip md5sum tar; do
     command -v "$tool" >/dev/null || { echo "package: $tool is missing" >&2; exit 1; }
 done
 : "${SOURCE_DATE_EPOCH:?is the time that all files get}"
@@ -16,6 +16,9 @@ out=$(realpath "$out")
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/Cargo.toml" | head -n 1)
 authors=$(sed -n 's/^authors = \["\(.*\)"\]/\1/p' "$here/Cargo.toml")
 arch=$(dpkg --print-architecture)
+# The architecture is this machine's, and the program is run.
+machine() { readelf -h "$1" | sed -n 's/^ *Machine: *//p'; }
+[ "$(machine "$program")" = "$(machine "$(command -v objcopy)")" ] || { echo "package: $program is not for this machine ($arch)" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -27,32 +30,20 @@ objcopy --strip-all "$work/blockwright"
 (cd "$out" && objcopy --add-gnu-debuglink=blockwright.debug "$work/blockwright")
 program=$work/blockwright
 
-# fill PREFIX ZSH: everything but the documentation, below PREFIX.
-fill() {
-    prefix=$1
-    install -D -m 0755 "$program" "$prefix/bin/blockwright"
-    install -d "$prefix/sbin" "$prefix/share/man/man1"
-    ln -s ../bin/blockwright "$prefix/sbin/mount.fuse.blockwright"
-    "$program" man "$prefix/share/man/man1" >/dev/null
-    install -d "$prefix/share/bash-completion/completions" "$prefix/share/fish/vendor_completions.d" "$prefix/share/zsh/$2"
-    "$program" completions bash > "$prefix/share/bash-completion/completions/blockwright"
-    "$program" completions fish > "$prefix/share/fish/vendor_completions.d/blockwright.fish"
-    "$program" completions zsh > "$prefix/share/zsh/$2/_blockwright"
-}
-
 # One time and one owner for all files.
 dated() {
     find "$1" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }
 
 name=blockwright-$version-linux-$arch
-fill "$work/$name" site-functions
+sh "$here/scripts/install.sh" "$program" "$work/$name" site-functions
 install -m 0644 "$here/README.md" "$here/CHANGELOG.md" "$here/LICENSE-MIT" "$here/LICENSE-APACHE" "$work/$name"
 dated "$work/$name"
-tar --sort=name --owner=0 --group=0 --numeric-owner --format=gnu -C "$work" -cf - "$name" | xz -T1 "-$level" > "$out/$name.tar.xz"
+tar --sort=name --owner=0 --group=0 --numeric-owner --format=gnu -C "$work" -cf "$work/$name.tar" "$name"
+xz -T1 "-$level" < "$work/$name.tar" > "$out/$name.tar.xz"
 
 deb=$work/deb
-fill "$deb/usr" vendor-completions
+sh "$here/scripts/install.sh" "$program" "$deb/usr" vendor-completions
 for page in "$deb"/usr/share/man/man1/*.1; do gzip -9n "$page"; done
 # The same page under the helper's name, as mount(8) helpers have one.
 ln -s blockwright-mount.1.gz "$deb/usr/share/man/man1/mount.fuse.blockwright.1.gz"
@@ -96,7 +87,8 @@ fi
     echo "Version: $version"
     echo "Architecture: $arch"
     echo "Maintainer: $authors <blockwright@example.org>"
-    echo "Installed-Size: $(du -sk --apparent-size "$deb/usr" | cut -f1)"
+    # As Debian counts: files by their size, everything else as one KiB, so that no file system matters.
+    echo "Installed-Size: $(find "$deb/usr" \( -type f -printf '%s\n' \) -o -printf '1\n' | awk '{ n += int(($1 + 1023) / 1024) } END { print n }')"
     [ -z "$depends" ] || echo "$depends"
     echo "Recommends: fuse3"
     echo "Section: utils"

@@ -24,13 +24,14 @@ fn told(command: &mut Command) -> String {
     out.into_owned()
 }
 
-fn package(out: &Path) -> Vec<PathBuf> {
+fn package(out: &Path, temporary: &Path) -> Vec<PathBuf> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/package.sh");
     let mut command = Command::new("sh");
     command
         .args([script, env!("CARGO_BIN_EXE_blockwright")])
         .arg(out);
-    told(command.arg("0").env("SOURCE_DATE_EPOCH", "1700000000"));
+    command.arg("0").env("TMPDIR", temporary);
+    told(command.env("SOURCE_DATE_EPOCH", "1700000000"));
     let entries = std::fs::read_dir(out).expect("a folder");
     let mut files: Vec<PathBuf> = entries.map(|e| e.expect("an entry").path()).collect();
     files.sort();
@@ -43,9 +44,12 @@ fn packages_are_reproducible_clean_and_run() {
         return;
     }
     let dir = tempfile::tempdir().expect("a folder");
+    // On two file systems, where there are two.
+    let other =
+        tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().expect("a folder"));
     let (once, again) = (
-        package(&dir.path().join("a")),
-        package(&dir.path().join("b/c")),
+        package(&dir.path().join("a"), dir.path()),
+        package(&dir.path().join("b/c"), other.path()),
     );
     assert_eq!(once.len(), 3, "{once:?}");
     for (one, other) in once.iter().zip(&again) {
