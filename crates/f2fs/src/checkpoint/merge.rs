@@ -148,9 +148,9 @@ impl Merger {
         let started = started.map_err(|e| {
             Error::new(ErrorKind::Io, "start the checkpoint daemon").detail(e.to_string())
         })?;
-        // Not before there is a thread, which else would have to be stood in for; and first, or the daemon would find that it is not wanted.
+        // The queue opens when a thread is there to serve it, and before that thread runs: it ends at a closed queue.
         merger.tickets.open();
-        let _waits = go.send(());
+        let _ = go.send(());
         *thread = Some(started);
         Ok(())
     }
