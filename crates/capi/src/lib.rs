@@ -3,12 +3,12 @@
 //! # Rules of the boundary
 //! - **Handles are numbers.** A table says for each number whether it is open (`table`). So a handle that is null, closed or invented is an error,
 //!   never a wild pointer.
-//! - **Pointers are types.** What C promises about a pointer is the invariant of a type in [`raw`], and only there it is relied on. An argument that
+//! - **Pointers are types.** What C promises about a pointer is the invariant of a type in `raw`, and only there it is relied on. An argument that
 //!   may be null is an `Option` of a reference, which has the ABI of a pointer.
-//! - **A panic stays here.** [`call`] catches it, and the volume that it happened on refuses everything but closing.
+//! - **A panic stays here.** `call` catches it, and the volume that it happened on refuses everything but closing.
 //! - **Callbacks do not call back.** A call from inside a callback is refused, because it could wait for its own caller.
 //!
-//! All `unsafe` is in [`raw`].
+//! All `unsafe` is in `raw`.
 //!
 //! Not responsible for: what the operations do (`blockwright`), and what all languages share (`blockwright-ffi`).
 //!

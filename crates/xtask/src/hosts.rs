@@ -136,7 +136,7 @@ fn library(what: &str, features: &str) -> Option<String> {
     compile(what, &["--package", "blockwright", "--features", features])
 }
 
-/// The library and the checker for another host, with ext4 alone and with all that is portable; and the offline program.
+/// The library and the checker for another host, with ext4 alone and with all that is portable; the offline program; and for WASI the web page's module.
 fn portable(target: &str) -> Vec<String> {
     let on = ["--target", target];
     let library = |features: &[&str]| {
@@ -159,6 +159,11 @@ fn portable(target: &str) -> Vec<String> {
     let what = format!("the offline program for {target}");
     let program = ["--package", "blockwright-offline"];
     faults.extend(compile(&what, &[&on[..], &program[..]].concat()));
+    if target.ends_with("-wasip1") {
+        let module = ["--package", "blockwright-web", "--lib"];
+        let what = "the module of the web page";
+        faults.extend(compile(what, &[&on[..], &module[..]].concat()));
+    }
     faults
 }
 
