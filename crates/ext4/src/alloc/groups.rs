@@ -23,6 +23,7 @@
 
 use super::zones::Zones;
 use crate::alloc::FreeMap;
+use crate::alloc::pending::PendingInodes;
 use crate::growing::Growing;
 use crate::journal::Handle;
 use crate::journal::buffer::{BlockKind, BufferRef};
@@ -30,7 +31,6 @@ use crate::volume::Volume;
 use crate::{Error, Result};
 use blockwright_ondisk::ext4::{BlockNo, FormatError, GroupDesc, GroupFlags, GroupNo, Ino};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -56,8 +56,8 @@ pub(crate) struct GroupState {
     pub(crate) block_bitmap_bad: bool,
     /// The inode bitmap was found to be wrong.
     pub(crate) inode_bitmap_bad: bool,
-    /// Inodes (by index) freed in a transaction that has not committed.
-    pub(crate) inodes_pending: BTreeSet<u32>,
+    /// Inodes freed in a transaction that has not committed.
+    pub(crate) inodes_pending: PendingInodes,
     /// The inode bitmap's contents agreed with the descriptor once.
     pub(crate) inode_bitmap_checked: bool,
 }
@@ -229,7 +229,7 @@ impl Groups {
                     pending: 0,
                     block_bitmap_bad: false,
                     inode_bitmap_bad: false,
-                    inodes_pending: BTreeSet::new(),
+                    inodes_pending: PendingInodes::default(),
                     inode_bitmap_checked: false,
                 }),
             })
@@ -454,31 +454,45 @@ pub(crate) fn clear_bits(bitmap: &mut [u8], from: u32, len: u32) {
     for_bits(bitmap, from, len, |byte, mask| *byte &= !mask);
 }
 
-/// The first bit in the range that is not as wanted.
-pub(crate) fn first_other(bitmap: &[u8], from: u32, len: u32, want: bool) -> Option<u32> {
+/// The 64 bits that begin with a byte of an on-disk bitmap. Bytes past its end are `missing`.
+fn word_at(bitmap: &[u8], byte: usize, missing: u8) -> u64 {
+    let rest = bitmap.get(byte..).unwrap_or_default();
+    if let Some(word) = rest.first_chunk() {
+        return u64::from_le_bytes(*word);
+    }
+    let mut word = [missing; 8];
+    word[..rest.len()].copy_from_slice(rest);
+    u64::from_le_bytes(word)
+}
+
+/// The first bit in the range that is set in the words that `word` returns for the byte they begin with.
+fn first_set(from: u32, len: u32, word: impl Fn(usize) -> u64) -> Option<u32> {
     let end = from.saturating_add(len);
     let mut at = from;
     while at < end {
-        // The word that begins with the byte of `at`, with a bit set for each that is not as wanted.
-        let byte = at as usize / 8;
-        let word = match bitmap.get(byte..).and_then(<[u8]>::first_chunk) {
-            Some(word) => u64::from_le_bytes(*word),
-            None => {
-                // Past the end of the bitmap counts as used.
-                let mut word = [0xFF; 8];
-                let rest = bitmap.get(byte..).unwrap_or_default();
-                word[..rest.len()].copy_from_slice(rest);
-                u64::from_le_bytes(word)
-            }
-        };
-        let other = if want { !word } else { word } >> (at % 8);
-        if other != 0 {
-            let found = at.checked_add(other.trailing_zeros())?;
+        let found = word(at as usize / 8) >> (at % 8);
+        if found != 0 {
+            let found = at.checked_add(found.trailing_zeros())?;
             return (found < end).then_some(found);
         }
         at = at.checked_add(64 - at % 8)?;
     }
     None
+}
+
+/// The first bit in the range that is not as wanted. Past the end of the bitmap all are set.
+pub(crate) fn first_other(bitmap: &[u8], from: u32, len: u32, want: bool) -> Option<u32> {
+    first_set(from, len, |byte| {
+        let word = word_at(bitmap, byte, 0xFF);
+        if want { !word } else { word }
+    })
+}
+
+/// The first bit in the range that is set in neither of two bitmaps. Past their ends all bits are set in `used` and clear in `more`.
+pub(crate) fn first_clear(used: &[u8], more: &[u8], from: u32, len: u32) -> Option<u32> {
+    first_set(from, len, |byte| {
+        !(word_at(used, byte, 0xFF) | word_at(more, byte, 0))
+    })
 }
 
 #[cfg(test)]
@@ -493,7 +507,24 @@ mod tests {
         assert_eq!(first_other(&b, 3, 18, true), None);
         assert_eq!(first_other(&b, 3, 19, true), Some(21));
         assert_eq!(first_other(&b, 0, 64, false), Some(3));
-        // As bit by bit, wherever it begins and ends.
+        // As bit by bit, wherever it begins and ends, and however long the second bitmap is.
+        for more in [
+            &[][..],
+            &[0, 0x60],
+            &[0, 0, 0xF0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF],
+        ] {
+            let in_more = |at: u32| (at as usize / 8) < more.len() && bit(more, at);
+            for from in 0..72 {
+                for len in 0..72 {
+                    let slow = (from..from + len).find(|at| !bit(&b, *at) && !in_more(*at));
+                    assert_eq!(
+                        first_clear(&b, more, from, len),
+                        slow,
+                        "{more:?} {from} {len}"
+                    );
+                }
+            }
+        }
         for want in [true, false] {
             for from in 0..72 {
                 for len in 0..72 {

@@ -244,15 +244,10 @@ impl InodeAllocator {
         let ipb = geo.inodes_per_block;
         // The inode to allocate, and whether the table block has no other inode in use.
         let choose = |bits: &[u8], st: &GroupState| -> Option<(u32, bool)> {
-            let mut at = first;
-            loop {
-                let free = first_other(bits, at, geo.inodes_per_group.checked_sub(at)?, true)?;
-                if !st.inodes_pending.contains(&free) {
-                    let lone = first_other(bits, free / ipb * ipb, ipb, false).is_none();
-                    return Some((free, lone));
-                }
-                at = free + 1;
-            }
+            let len = geo.inodes_per_group.checked_sub(first)?;
+            let free = st.inodes_pending.first_free(bits, first, len)?;
+            let lone = first_other(bits, free / ipb * ipb, ipb, false).is_none();
+            Some((free, lone))
         };
         let Some((index, lone)) = self.mark(h, group, st, is_dir, choose)? else {
             return Ok(None);
@@ -411,7 +406,7 @@ impl InodeAllocator {
         }
         let group = Arc::clone(group);
         h.on_commit(move || {
-            group.lock().inodes_pending.remove(&index);
+            group.lock().inodes_pending.remove(index);
         });
         Ok(())
     }

@@ -33,6 +33,7 @@ mod index;
 pub(crate) mod inodes;
 mod maps;
 mod marks;
+mod pending;
 pub(crate) mod preallocation;
 mod search;
 mod space;
