@@ -1,5 +1,6 @@
 //! The file-system exerciser `fsx` over the mount: random reads, writes, maps, truncations, punches and copies of one
-//! file, every read compared with what was written. A million operations in all, over several configurations.
+//! file, every read compared with what was written. A million operations in all, over several configurations; a third of them
+//! unless `BLOCKWRIGHT_FSX=all` is set.
 
 mod common;
 
@@ -11,6 +12,7 @@ struct Case {
     mkfs: &'static [&'static str],
     options: &'static str,
     configuration: &'static str,
+    /// When all are done.
     operations: u64,
 }
 
@@ -59,6 +61,14 @@ punch_hole = 5
 posix_fallocate = 2
 ";
 
+/// Operations of a case in this run.
+fn operations(case: &Case) -> u64 {
+    match std::env::var("BLOCKWRIGHT_FSX") {
+        Ok(all) if all == "all" => case.operations,
+        _ => case.operations / 3,
+    }
+}
+
 fn run(case: &Case, seed: u64) {
     if !have_fuse() || !have("fsx") {
         return;
@@ -79,7 +89,9 @@ fn run(case: &Case, seed: u64) {
     let mounted = Mounted::new(&image, &scratch.dir("mnt"), case.options);
     println!(
         "fsx -S {seed} -N {}: mkfs {:?}, mount -o {}",
-        case.operations, case.mkfs, case.options
+        operations(case),
+        case.mkfs,
+        case.options
     );
     let out = common::output(
         Command::new("fsx")
@@ -87,7 +99,7 @@ fn run(case: &Case, seed: u64) {
                 "-q",
                 "-q",
                 "-N",
-                &case.operations.to_string(),
+                &operations(case).to_string(),
                 "-S",
                 &seed.to_string(),
             ])
