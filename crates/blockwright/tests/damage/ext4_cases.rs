@@ -2,7 +2,7 @@
 
 use super::ext4::{Base, bases, more_bases};
 use super::kernel::{self, Mounted};
-use super::lab::verdict::{e2fsck_clean, e2fsck_silent};
+use super::lab::verdict::{e2fsck_clean, e2fsck_repaired_nothing, e2fsck_silent};
 use super::lab::{Rng, repair, show, verify};
 use super::tools::{self, Slot};
 use super::trees::{self, Tree};
@@ -88,6 +88,20 @@ fn ask_the_kernel(before: &Tree, slot: &Slot, kernel: Option<Kernel<'_>>) -> Str
     }
 }
 
+/// Whether e2fsck calls a volume clean, its exit code, and what it said. Where `-n` failed at writing, the repair of a copy tells.
+fn ask_e2fsck(slot: &mut Slot, image: &[u8]) -> (bool, i32, String) {
+    slot.put(image);
+    let (code, text) = tools::run("e2fsck", &["-fn"], &slot.path);
+    if !text.contains("Error writing block") {
+        return (e2fsck_clean(code, &text), code, text);
+    }
+    let (fixed, story) = tools::run("e2fsck", &["-fy"], &slot.path);
+    slot.take();
+    slot.put(image);
+    let clean = e2fsck_repaired_nothing(fixed, &story);
+    (clean, code, format!("{text}-- e2fsck -y {fixed}:\n{story}"))
+}
+
 /// Judges a case.
 fn judge(
     seed: u64,
@@ -100,9 +114,7 @@ fn judge(
     let (image, what) = base.damage(&mut rng);
     let what = format!("[{}] {what}", base.name);
     let mut out = Judgement::default();
-    slot.put(&image);
-    let (code, text) = tools::run("e2fsck", &["-fn"], &slot.path);
-    let theirs_clean = e2fsck_clean(code, &text);
+    let (theirs_clean, code, text) = ask_e2fsck(slot, &image);
     let ours = verify(&image);
     let said = match &ours {
         Ok(report) => show(report),

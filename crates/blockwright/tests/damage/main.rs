@@ -139,6 +139,18 @@ fn ext4() {
             RARE + 1280,
             // Encrypted names with any byte, behind a damaged index.
             RARE + 3288,
+            // A directory whose blocks are other directories', too.
+            RARE + 256,
+            // Inodes that hold attribute values: flags, links.
+            RARE + 2140,
+            RARE + 2508,
+            RARE + 2924,
+            // A resize inode with two links.
+            RARE + 2236,
+            // A name that is not UTF-8, in a leaf for other hashes.
+            RARE + 2904,
+            // An error number in the journal.
+            RARE + 3564,
         ];
         ext4_cases::run(200, &found);
     }

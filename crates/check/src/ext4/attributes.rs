@@ -2,7 +2,7 @@
 
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::xattr::{self, XattrEntry, XattrList, XattrValue};
-use blockwright_ondisk::ext4::{BlockNo, Compat, FormatError, Incompat, Ino, Inode};
+use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, FormatError, Incompat, Ino, Inode};
 
 use super::CheckError;
 use super::context::Checker;
@@ -22,6 +22,23 @@ const NONCE_BYTES: usize = 16;
 /// The policy that a context follows.
 fn policy_of(context: &[u8]) -> Vec<u8> {
     context[..context.len().saturating_sub(NONCE_BYTES)].to_vec()
+}
+
+/// What is wrong with an inode that an attribute says holds its value.
+enum ValueFault {
+    /// The attribute has no value there.
+    Wrong(&'static str),
+    /// The value is there, in an inode that does not say so.
+    Denied(&'static str),
+}
+
+/// The part of a damaged table of attributes that is good.
+struct Good {
+    kept: Vec<Kept>,
+    /// Inodes that hold values of these attributes.
+    holders: Vec<Ino>,
+    /// What these values add to the counts of the file.
+    values: Values,
 }
 
 /// Whether values of a table overlap. Tables are at most a block, entries at least 16 bytes.
@@ -131,30 +148,37 @@ impl Checker {
         };
         self.check_inline_hash(fields, at);
         let area = fields.raw.get(at..).unwrap_or(&[]).to_vec();
-        let bad = match XattrList::parse_ibody(&area, &geo) {
+        let fault = match XattrList::parse_ibody(&area, &geo) {
             Ok(None) => return Ok(()),
             Ok(Some(list)) => {
                 let entries: Vec<XattrEntry<'_>> = list.iter().collect();
                 let inline = fields.inode.flags.contains(InodeFlags::INLINE_DATA);
-                match self.check_entries(ino, &entries, &area, true, inline)? {
-                    Some(kind) => self.problem(kind),
-                    None => {
-                        fields.values += self.values_of(ino, &entries)?;
-                        false
-                    }
+                let fault = self.check_entries(ino, &entries, &area, true, inline)?;
+                if fault.is_none() {
+                    self.count_holders(ino, &entries)?;
+                    fields.values += self.values_of(ino, &entries)?;
                 }
+                fault
             }
-            Err(error) => self.problem(IssueKind::XattrInode {
+            Err(error) => Some(IssueKind::XattrInode {
                 ino,
                 error: error.into(),
             }),
         };
-        if bad {
-            // Attributes are found by walking the table from its start: the start of the next entry
-            // is unknown behind a bad one. Valid entries in front of it are kept.
-            let kept = self.good_attributes(ino, &area)?;
+        let Some(fault) = fault else {
+            return Ok(());
+        };
+        let repair = self.problem(fault);
+        // Attributes are found by walking the table from its start: the start of the next entry
+        // is unknown behind a bad one. Valid entries in front of it are kept, and their values stay in use.
+        let good = self.good_attributes(ino, &area)?;
+        for holder in good.holders {
+            self.count_holder(holder)?;
+        }
+        fields.values += good.values;
+        if repair {
             let mut out = area.clone();
-            if store_kept(&mut out, &kept).is_none() {
+            if store_kept(&mut out, &good.kept).is_none() {
                 out.fill(0);
             }
             fields.edited = true;
@@ -232,7 +256,7 @@ impl Checker {
 
     /// Attributes of a damaged area in an inode that are good. Where the table itself is damaged,
     /// those in front of the damage.
-    fn good_attributes(&self, ino: Ino, area: &[u8]) -> Result<Vec<Kept>, CheckError> {
+    fn good_attributes(&self, ino: Ino, area: &[u8]) -> Result<Good, CheckError> {
         let geo = &self.geo;
         // Cut the table before entry after entry until what is left is valid.
         let mut ends = Vec::new();
@@ -257,23 +281,35 @@ impl Checker {
             if overlapping(&entries, &copy).is_some() {
                 continue;
             }
-            let mut kept = Vec::new();
-            for e in &entries {
-                let good = match e.value {
-                    XattrValue::Local(_) => hash_matches(e, &copy),
-                    XattrValue::Inode { ino: value, size } => {
-                        self.value_inode_problem(ino, e, value, size)?.is_none()
-                    }
-                };
+            let mut good = Vec::new();
+            let mut holders = Vec::new();
+            for e in entries {
                 let is_data =
                     e.name_index == xattr::INDEX_SYSTEM && e.name == xattr::INLINE_DATA_NAME;
-                if (good || is_data) && !e.name.contains(&0) {
-                    kept.push(Kept::of(e));
+                let valid = match e.value {
+                    XattrValue::Local(_) => is_data || hash_matches(&e, &copy),
+                    XattrValue::Inode { ino: value, size } => {
+                        let fault = self.value_fault(ino, &e, value, size)?;
+                        let there = !matches!(fault, Some(ValueFault::Wrong(_)));
+                        holders.extend(there.then_some(value));
+                        there || is_data
+                    }
+                };
+                if valid && !e.name.contains(&0) {
+                    good.push(e);
                 }
             }
-            return Ok(kept);
+            return Ok(Good {
+                kept: good.iter().map(Kept::of).collect(),
+                holders,
+                values: self.values_of(ino, &good)?,
+            });
         }
-        Ok(Vec::new())
+        Ok(Good {
+            kept: Vec::new(),
+            holders: Vec::new(),
+            values: Values::default(),
+        })
     }
 
     /// Checks the entries of a valid table. The first problem.
@@ -311,15 +347,56 @@ impl Checker {
                     }
                 }
                 XattrValue::Inode { ino: value, size } => {
-                    if let Some(what) = self.value_inode_problem(ino, e, value, size)? {
-                        return Ok(Some(IssueKind::XattrValueInode { ino, value, what }));
+                    match self.value_fault(ino, e, value, size)? {
+                        Some(ValueFault::Wrong(what)) => {
+                            return Ok(Some(IssueKind::XattrValueInode { ino, value, what }));
+                        }
+                        Some(ValueFault::Denied(what)) => {
+                            if self.problem(IssueKind::XattrValueInode { ino, value, what }) {
+                                self.scan.holders_to_mark.insert(value.0);
+                            }
+                        }
+                        None => {}
                     }
-                    self.need_inode(value)?;
-                    *self.scan.ea_refs.entry(value.0).or_default() += 1;
                 }
             }
         }
         Ok(None)
+    }
+
+    /// Counts the inodes that hold values of good attributes.
+    fn count_holders(&mut self, owner: Ino, entries: &[XattrEntry<'_>]) -> Result<(), CheckError> {
+        for e in entries {
+            if let XattrValue::Inode { ino, size } = e.value
+                && !matches!(
+                    self.value_fault(owner, e, ino, size)?,
+                    Some(ValueFault::Wrong(_))
+                )
+            {
+                self.count_holder(ino)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count_holder(&mut self, ino: Ino) -> Result<(), CheckError> {
+        self.need_inode(ino)?;
+        *self.scan.ea_refs.entry(ino.0).or_default() += 1;
+        Ok(())
+    }
+
+    /// Marks inodes as holding the values that attributes have in them. Called after the scan, which has the tables in
+    /// its hands. Whether there were any: what they map was not looked at.
+    pub fn mark_holders(&mut self) -> Result<bool, CheckError> {
+        let holders = std::mem::take(&mut self.scan.holders_to_mark);
+        for ino in &holders {
+            self.edit_inode(Ino(*ino), |edit| {
+                edit.flags(0, InodeFlags::EA_INODE.bits());
+                edit.links(1);
+                edit.dtime(0);
+            })?;
+        }
+        Ok(!holders.is_empty())
     }
 
     /// What values in inodes of their own add to the counts of a file. Each file that shares a value counts it. Values
@@ -354,59 +431,85 @@ impl Checker {
         Ok(value.mtime.secs as u32 == owner.0 && value.generation == owner_inode.generation)
     }
 
-    fn value_inode_problem(
+    /// What is wrong with the inode that holds the value of an attribute. The hash in the attribute decides whether the inode
+    /// is the right one, whatever it says of itself.
+    fn value_fault(
         &self,
         owner: Ino,
         entry: &XattrEntry<'_>,
         value: Ino,
         size: u32,
-    ) -> Result<Option<&'static str>, CheckError> {
+    ) -> Result<Option<ValueFault>, CheckError> {
+        let wrong = |what| Ok(Some(ValueFault::Wrong(what)));
         if !self.geo.features.has_incompat(Incompat::EA_INODE) {
-            return Ok(Some("not allowed without the feature"));
+            return wrong("not allowed without the feature");
         }
         if value < self.geo.first_ino {
-            return Ok(Some("the inode is reserved"));
+            return wrong("the inode is reserved");
         }
         let Some(inode) = self.read_inode(value)? else {
-            return Ok(Some("no such inode"));
+            return wrong("no such inode");
         };
-        if !inode.flags.contains(InodeFlags::EA_INODE) {
-            return Ok(Some("the inode is not marked as holding one"));
+        let regular = inode.kind() == Some(FileKind::Regular);
+        let marked = inode.flags.contains(InodeFlags::EA_INODE);
+        let deleted = inode.links == 0 && !self.scan.orphans.contains(&value.0);
+        let unmarked = "the inode is not marked as holding one";
+        if !marked && (deleted || !regular) {
+            return wrong(unmarked);
         }
         if inode.size != u64::from(size) {
-            return Ok(Some("the sizes differ"));
+            return wrong(if marked { "the sizes differ" } else { unmarked });
         }
         let hash = inode.ea_inode_hash();
-        if entry.verify_hash(Some(hash)).is_err() {
-            let back = self.points_back(owner, &inode)?;
-            return Ok((!back).then_some("the hashes differ"));
-        }
-        if inode.size <= VALUE_READ_MAX {
-            let mut map = Collect::default();
-            let walk = Walk {
-                store: &self.store,
-                geo: &self.geo,
-                ino: value,
-                inode: &inode,
-            };
-            walk.run(&mut map)?;
-            let mut bytes = Vec::new();
-            for piece in &map.pieces {
-                if bytes.len() as u64 >= inode.size || u64::from(piece.len) > VALUE_READ_MAX {
-                    break;
-                }
-                bytes.extend(self.store.read_run(
-                    piece.physical,
-                    u64::from(piece.len),
-                    "attribute value",
-                )?);
+        let hashed = entry.verify_hash(Some(hash)).is_ok();
+        let read = hashed && inode.size <= VALUE_READ_MAX;
+        if !hashed {
+            if !self.points_back(owner, &inode)? {
+                return wrong(if marked {
+                    "the hashes differ"
+                } else {
+                    unmarked
+                });
             }
-            bytes.truncate(inode.size as usize);
-            if self.geo.seed.ea_inode_value(&bytes) != hash {
-                return Ok(Some("the value does not match its hash"));
-            }
+        } else if marked && read && self.value_hash(value, &inode)? != hash {
+            return wrong("the value does not match its hash");
         }
-        Ok(None)
+        // Of an inode without the mark, other flags may be missing, too: the value is read by the next round.
+        if !marked {
+            return Ok(Some(ValueFault::Denied(unmarked)));
+        }
+        // Blocks of a deleted inode may be another file's by now.
+        let what = "the inode is not in use";
+        match (deleted, read) {
+            (false, _) => Ok(None),
+            (true, true) => Ok(Some(ValueFault::Denied(what))),
+            (true, false) => wrong(what),
+        }
+    }
+
+    /// The hash of a value in an inode of its own.
+    fn value_hash(&self, value: Ino, inode: &Inode) -> Result<u32, CheckError> {
+        let mut map = Collect::default();
+        let walk = Walk {
+            store: &self.store,
+            geo: &self.geo,
+            ino: value,
+            inode,
+        };
+        walk.run(&mut map)?;
+        let mut bytes = Vec::new();
+        for piece in &map.pieces {
+            if bytes.len() as u64 >= inode.size || u64::from(piece.len) > VALUE_READ_MAX {
+                break;
+            }
+            let len = u64::from(piece.len);
+            bytes.extend(
+                self.store
+                    .read_run(piece.physical, len, "attribute value")?,
+            );
+        }
+        bytes.truncate(inode.size as usize);
+        Ok(self.geo.seed.ea_inode_value(&bytes))
     }
 
     fn drop_attribute_block(&mut self, fields: &mut Fields) {
@@ -445,13 +548,16 @@ impl Checker {
                 stored = head.refcount.get();
                 let entries: Vec<XattrEntry<'_>> = list.iter().collect();
                 values = self.values_of(ino, &entries)?;
-                match self.check_entries(ino, &entries, &bytes, false, false)? {
-                    Some(kind) => self.problem(kind),
-                    None => {
-                        self.check_attribute_checksum(block, &bytes);
-                        false
-                    }
+                let fault = self.check_entries(ino, &entries, &bytes, false, false)?;
+                let sound = fault.is_none();
+                let drop = fault.is_some_and(|kind| self.problem(kind));
+                if sound {
+                    self.check_attribute_checksum(block, &bytes);
                 }
+                if !drop {
+                    self.count_holders(ino, &entries)?;
+                }
+                drop
             }
             Err(error) => self.problem(IssueKind::XattrBlock {
                 ino,

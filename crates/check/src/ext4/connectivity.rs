@@ -6,6 +6,7 @@ use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::{FileBlock, FileKind, GroupFlags, Incompat, Ino, Inode, Timestamp};
 
 use super::context::Checker;
+use super::directories::show;
 use super::issue::IssueKind;
 use super::{CheckError, Phase};
 
@@ -66,6 +67,79 @@ impl Checker {
             {
                 self.set_dotdot(&dir, dir.parent)?;
                 self.move_link(dir.dotdot, dir.parent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a directory with two names says by its ".." that it belongs to `dir`, and not to the one whose name for it
+    /// came first. Blocks that another directory claims by mistake have such names.
+    pub fn is_parent_of(&self, n: usize, first: Ino, dir: Ino) -> Result<bool, CheckError> {
+        let child = &self.scan.dirs[n];
+        if first == dir {
+            return Ok(false);
+        }
+        let word = |bytes: &[u8]| {
+            let word = bytes.first_chunk().copied().unwrap_or_default();
+            Ino(u32::from_le_bytes(word))
+        };
+        if child.inline {
+            let inode = self.read_inode(child.ino)?;
+            return Ok(inode.is_some_and(|i| word(&i.block) == dir));
+        }
+        let Some(place) = self.dir_block(child, 0) else {
+            return Ok(false);
+        };
+        let bytes = self.store.read(place, "directory")?;
+        let named = bytes[..4] == child.ino.0.to_le_bytes() && bytes[20..22] == *b"..";
+        Ok(named && word(&bytes[12..]) == dir)
+    }
+
+    /// Takes names from directories whose subdirectories belong to others.
+    pub fn remove_second_links(&mut self) -> Result<(), CheckError> {
+        for (dir, others) in std::mem::take(&mut self.scan.second_links) {
+            let dir = Ino(dir);
+            let Some(inode) = self.read_inode(dir)? else {
+                continue;
+            };
+            let format = DirFormat::of(&self.geo, inode.flags);
+            let without = |this: &mut Self, bytes: &mut [u8]| {
+                let found: Vec<_> = DirBlock::entries_of(bytes, format)
+                    .iter()
+                    .map_while(Result::ok)
+                    .filter(|e| others.contains(&e.ino.0) && !e.is_dot_or_dotdot())
+                    .map(|e| (e.offset, e.ino, show(e.name)))
+                    .collect();
+                let mut changed = false;
+                for (at, ino, name) in found {
+                    if this.problem(IssueKind::EntrySecondLink { dir, name, ino }) {
+                        bytes[at..at + 4].fill(0);
+                        changed = true;
+                    }
+                }
+                changed
+            };
+            if inode.flags.contains(InodeFlags::INLINE_DATA) {
+                let Some(mut raw) = self.read_raw_inode(dir)? else {
+                    continue;
+                };
+                let mut any = false;
+                for range in self.inline_parts(&inode, &raw) {
+                    any |= without(self, &mut raw[range]);
+                }
+                if any {
+                    self.write_raw_inode(dir, raw)?;
+                }
+                continue;
+            }
+            let seed = self.geo.inode_seed(dir, inode.generation);
+            for place in self.blocks_of(dir, &inode)? {
+                let mut bytes = self.store.read(place, "directory")?;
+                if without(self, &mut bytes[..format.leaf_space()])
+                    && dir::set_leaf_checksum(&mut bytes, &format, seed).is_ok()
+                {
+                    self.write(place, bytes);
+                }
             }
         }
         Ok(())

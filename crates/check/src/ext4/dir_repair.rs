@@ -257,9 +257,11 @@ impl Checker {
                 .map(|e| e.offset)
         };
         if inode.flags.contains(InodeFlags::INLINE_DATA) {
-            if let Some(at) = position(&raw[0x28 + 4..0x28 + 60]) {
-                raw[0x28 + 4 + at..0x28 + 8 + at].fill(0);
-                self.write_raw_inode(dir, raw)?;
+            for range in self.inline_parts(&inode, &raw) {
+                if let Some(at) = position(&raw[range.clone()]) {
+                    raw[range.start + at..][..4].fill(0);
+                    return self.write_raw_inode(dir, raw);
+                }
             }
             return Ok(());
         }

@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 
 use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::ext4::dir::{self, DirBlock, DirEntry, DirFormat};
 use blockwright_ondisk::ext4::inode::{BLOCK_AREA, InodeFlags};
 use blockwright_ondisk::ext4::xattr::{INDEX_SYSTEM, INLINE_DATA_NAME, XattrList, XattrValue};
-use blockwright_ondisk::ext4::{BlockNo, FileKind, FormatError, Incompat, Ino, htree};
+use blockwright_ondisk::ext4::{BlockNo, FileKind, FormatError, Incompat, Ino, Inode, htree};
 
 use super::context::Checker;
 use super::htree::{DirBlocks, Index, Role};
@@ -17,6 +18,8 @@ use super::{CheckError, Phase};
 
 /// Directory blocks read at once.
 const READ_BLOCKS: u32 = 64;
+/// Where entries begin in an inode that holds a directory: behind the parent's number in `i_block`.
+const INLINE_ENTRIES: Range<usize> = 0x28 + 4..0x28 + BLOCK_AREA;
 /// Names are encrypted in blocks of this size.
 const ENCRYPTED_NAME_MIN: usize = 16;
 
@@ -61,6 +64,7 @@ impl Checker {
             };
             self.scan.dirs[n].dotdot = dotdot;
         }
+        self.remove_second_links()?;
         self.scan.restart |= self.raise_marks()?;
         Ok(())
     }
@@ -553,7 +557,8 @@ impl Checker {
         if kind == FileKind::Directory
             && let Some(n) = self.scan.dir_position(ino)
         {
-            if self.scan.dirs[n].parent.0 != 0 {
+            let first = self.scan.dirs[n].parent;
+            if first.0 != 0 && !self.is_parent_of(n, first, dir)? {
                 let fix = self.problem(IssueKind::EntrySecondLink {
                     dir,
                     name: name(),
@@ -562,6 +567,12 @@ impl Checker {
                 return Ok(if fix { Fix::Remove } else { Fix::Keep });
             }
             self.scan.dirs[n].parent = dir;
+            if first.0 != 0 {
+                // The link was counted for the other entry.
+                let names = self.scan.second_links.entry(first.0).or_default();
+                names.insert(ino.0);
+                return Ok(self.check_entry_type(pass, entry, kind));
+            }
         }
         self.count_link(ino);
         self.scan.stats.names += 1;
@@ -644,31 +655,35 @@ impl Checker {
         let place = self.inode_place(ino).map_or(BlockNo(0), |(block, _)| block);
         let mut first = inode.block[4..BLOCK_AREA].to_vec();
         let mut changed = self.check_entries_of(&mut pass, 0, place, &mut first, None)?;
-        raw[0x28 + 4..0x28 + BLOCK_AREA].copy_from_slice(&first);
-        if let Some(at) = inode.attributes_offset(&geo) {
-            let area = raw.get(at..).unwrap_or(&[]).to_vec();
-            let value = match XattrList::parse_ibody(&area, &geo) {
-                Ok(Some(list)) => {
-                    match list.find(INDEX_SYSTEM, INLINE_DATA_NAME).map(|e| e.value) {
-                        Some(XattrValue::Local(value)) if !value.is_empty() => {
-                            let start = value.as_ptr() as usize - area.as_ptr() as usize;
-                            Some(start..start + value.len())
-                        }
-                        _ => None,
-                    }
-                }
-                _ => None,
-            };
-            if let Some(range) = value {
-                let mut second = area[range.clone()].to_vec();
-                changed |= self.check_entries_of(&mut pass, 1, place, &mut second, None)?;
-                raw[at + range.start..at + range.end].copy_from_slice(&second);
-            }
+        raw[INLINE_ENTRIES].copy_from_slice(&first);
+        if let Some(range) = self.inline_rest_range(&inode, &raw) {
+            let mut second = raw[range.clone()].to_vec();
+            changed |= self.check_entries_of(&mut pass, 1, place, &mut second, None)?;
+            raw[range].copy_from_slice(&second);
         }
         if changed && self.repairing() {
             self.write_raw_inode(ino, raw)?;
         }
         Ok(parent)
+    }
+
+    /// Where the entries of a directory in its inode lie in the bytes of the inode.
+    pub fn inline_parts(&self, inode: &Inode, raw: &[u8]) -> Vec<Range<usize>> {
+        let rest = self.inline_rest_range(inode, raw);
+        std::iter::once(INLINE_ENTRIES).chain(rest).collect()
+    }
+
+    /// Those in the attribute that continues the inline data.
+    fn inline_rest_range(&self, inode: &Inode, raw: &[u8]) -> Option<Range<usize>> {
+        let at = inode.attributes_offset(&self.geo)?;
+        let area = raw.get(at..)?;
+        let list = XattrList::parse_ibody(area, &self.geo).ok()??;
+        let XattrValue::Local(value) = list.find(INDEX_SYSTEM, INLINE_DATA_NAME)?.value else {
+            return None;
+        };
+        let start = at + (value.as_ptr() as usize).checked_sub(area.as_ptr() as usize)?;
+        let range = start..start + value.len();
+        (!range.is_empty() && range.end <= raw.len()).then_some(range)
     }
 
     /// The device block of a block of a directory.

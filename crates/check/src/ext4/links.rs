@@ -50,12 +50,16 @@ impl Checker {
             .scan
             .inodes
             .iter()
-            .filter(|s| !s.marks.ea_inode && !s.marks.orphan && !s.marks.bad)
+            .filter(|s| !s.marks.orphan && !s.marks.bad)
             .filter(|s| !hidden.contains(&s.ino))
+            .map(|s| match s.marks.ea_inode {
+                // No directory names it, and one link says that attributes do.
+                true => super::state::InodeState { found: 1, ..*s },
+                false => *s,
+            })
             .filter(|s| {
                 expected_links(s.kind, s.found, nlink) != u32::from(s.links) || s.found == 0
             })
-            .copied()
             .collect();
         for state in wrong {
             let ino = state.ino;

@@ -9,7 +9,7 @@
 //! far as necessary; elsewhere it goes.
 
 use blockwright_ondisk::ext4::dir::{DirBlock, DirFormat};
-use blockwright_ondisk::ext4::inode::{self, BLOCK_AREA};
+use blockwright_ondisk::ext4::inode;
 use blockwright_ondisk::ext4::{BlockNo, ChecksumKind, GroupFlags, GroupNo, Ino};
 
 use super::CheckError;
@@ -147,9 +147,12 @@ impl Checker {
         for n in 0..self.scan.dirs.len() {
             let dir = self.scan.dirs[n].clone();
             if dir.inline {
-                if let Some(raw) = self.read_raw_inode(dir.ino)? {
-                    let area = raw.get(0x28 + 4..0x28 + BLOCK_AREA).unwrap_or(&[]);
-                    self.note_names(area, dir.format(&self.geo))?;
+                if let (Some(inode), Some(raw)) =
+                    (self.read_inode(dir.ino)?, self.read_raw_inode(dir.ino)?)
+                {
+                    for range in self.inline_parts(&inode, &raw) {
+                        self.note_names(&raw[range], dir.format(&self.geo))?;
+                    }
                 }
                 continue;
             }

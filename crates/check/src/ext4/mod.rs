@@ -264,7 +264,7 @@ impl Checker {
         self.check_orphan_list()?;
         self.check_inodes()?;
         self.check_special_inodes()?;
-        if self.raise_marks()? {
+        if self.raise_marks()? || self.mark_holders()? {
             return self.store_superblock();
         }
         self.check_shared_blocks()?;

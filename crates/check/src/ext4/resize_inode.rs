@@ -108,8 +108,8 @@ impl Checker {
     /// entries are the reserved blocks of group 0, each listing its own copies.
     pub fn check_resize_inode(&mut self, inode: &Inode) -> Result<(), CheckError> {
         let geo = self.geo.clone();
-        let what = if inode.kind() != Some(FileKind::Regular) || inode.links != 1 {
-            Some("no regular file of one link")
+        let what = if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
+            Some("no regular file in use")
         } else if inode
             .flags
             .intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)

@@ -114,14 +114,14 @@ impl Checker {
             return Some("attributes of an inode that is not in use");
         }
         match ino {
-            // The first block number or the count of sectors make it a file to e2fsck.
+            // Its links, the first block number or the count of sectors make it a file to e2fsck.
             Ino::JOURNAL if !self.examined(ino) => {
-                let used = sectors || inode.block[..4] != [0; 4];
+                let used = sectors || inode.links != 0 || inode.block[..4] != [0; 4];
                 used.then_some("a journal without the feature")
             }
             Ino::RESIZE => mapped.then_some("blocks without the feature resize_inode"),
             Ino::USR_QUOTA | Ino::GRP_QUOTA if !self.examined(ino) => {
-                let used = sectors || inode.block[..4] != [0; 4];
+                let used = sectors || inode.links != 0 || inode.block[..4] != [0; 4];
                 used.then_some("quota without the feature")
             }
             _ => None,

@@ -182,6 +182,8 @@ pub(super) struct Scan {
     pub ea_blocks: BTreeMap<u64, EaBlock>,
     /// References to inodes that hold attribute values.
     pub ea_refs: HashMap<u32, u64>,
+    /// Inodes that hold attribute values, and do not say so.
+    pub holders_to_mark: BTreeSet<u32>,
     /// Bitmaps that must be given another place.
     pub relocate: Vec<(GroupNo, Metadata)>,
     /// Inodes whose mapping must be laid out anew.
@@ -194,6 +196,8 @@ pub(super) struct Scan {
     pub compact: BTreeSet<u32>,
     /// A block to add at the end of a directory.
     pub append: BTreeMap<u32, BlockNo>,
+    /// By directory: subdirectories that it has a name of, and that belong to another one.
+    pub second_links: BTreeMap<u32, BTreeSet<u32>>,
     /// Names were added or removed: link counts are for the next round.
     pub restart_links: bool,
     /// The round must end before what depends on mappings is looked at.
@@ -234,12 +238,14 @@ impl Scan {
             dir_runs: Vec::new(),
             ea_blocks: BTreeMap::new(),
             ea_refs: HashMap::new(),
+            holders_to_mark: BTreeSet::new(),
             relocate: Vec::new(),
             remap: BTreeSet::new(),
             unshare: BTreeMap::new(),
             truncate: BTreeSet::new(),
             compact: BTreeSet::new(),
             append: BTreeMap::new(),
+            second_links: BTreeMap::new(),
             restart_links: false,
             restart: false,
             unindex: BTreeSet::new(),

@@ -1,10 +1,11 @@
 //! Inodes and what they map.
 
+use blockwright_check::Mode;
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::{FileKind, Ino};
 
 use crate::common::volume::Volume;
-use crate::common::{Lab, tools, verify};
+use crate::common::{Lab, repair, show, tools, verify};
 use crate::judge::{Damage, PLAIN, find, judge, listing, put32, with};
 
 #[test]
@@ -568,4 +569,80 @@ fn names_with_bytes_that_cannot_be_are_kept() {
         ],
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A directory that has names in two others stays in the one that its ".." says. Blocks that a directory claims by mistake hold such names.
+#[test]
+fn directories_stay_where_they_say_they_belong() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for features in [
+        "^has_journal",
+        "inline_data,^has_journal",
+        "^metadata_csum,^dir_index,^has_journal",
+    ] {
+        let image = lab.make("8M", &with(features)).unwrap();
+        let mut before = vec!["mkdir one".to_owned()];
+        // An inline directory continues in its attribute.
+        before.extend((0..4).map(|n| format!("mkdir one/quite-a-long-name-{n}")));
+        before.extend(["mkdir two", "mkdir two/sub", "mkdir two/sub/deep"].map(str::to_owned));
+        let commands: Vec<&str> = before.iter().map(String::as_str).collect();
+        let clean = lab.debugfs(&image, &commands);
+        let list = listing(&lab, &clean);
+        assert!(list.contains_key("two/sub/deep"));
+        for links in [
+            &["link two/sub one/sub"][..],
+            &[
+                "link two/sub/deep one/deep",
+                "link two/sub one/quite-a-long-name-4",
+            ],
+            &["link two one/two", "link two/sub one/sub"],
+        ] {
+            let damaged = lab.debugfs(&clean, links);
+            let what = format!("{features}: {links:?}");
+            let found = verify(&damaged).unwrap();
+            assert!(!found.is_clean(), "{what}");
+            let (report, ours) = repair(&damaged, Mode::Yes);
+            let report = show(&report.unwrap());
+            let again = verify(&ours).unwrap();
+            assert!(again.is_clean(), "{what}: {report}{}", show(&again));
+            let (code, text) = lab.e2fsck(&ours);
+            assert_eq!(code, 0, "{what}: {report}{text}");
+            assert_eq!(listing(&lab, &ours), list, "{what}: {report}");
+        }
+    }
+}
+
+/// Inodes of a journal and of quota on a volume without either: a count of links says that they are in use.
+#[test]
+fn reserved_inodes_without_a_use_have_no_links() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let clean = Volume::new(lab.make("8M", &with("^has_journal")).unwrap());
+    let before = listing(&lab, &clean.image);
+    for (ino, damaged) in [
+        (1, true),
+        (3, true),
+        (4, true),
+        (7, false),
+        (8, true),
+        (9, false),
+    ] {
+        for links in [1, 2, 0x8001] {
+            let mut v = clean.clone();
+            v.edit_inode(Ino(ino), |i| i.links = links);
+            let what = format!("inode {ino}: {links} links");
+            let (code, text) = lab.e2fsck(&v.image);
+            assert_eq!(code != 0, damaged, "{what}: {text}");
+            let report = verify(&v.image).unwrap();
+            assert_eq!(report.is_clean(), !damaged, "{what}: {}", show(&report));
+            let (wrong, ours) = judge(&lab, &what, &v.image);
+            assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+            assert_eq!(listing(&lab, &ours), before, "{what}");
+        }
+    }
 }

@@ -86,3 +86,91 @@ fn references_to_values_are_counted() {
         assert_eq!(Volume::new(ours).inode(holder).ea_inode_refs(), 1);
     }
 }
+
+/// The hash in an attribute decides which inode holds its value. What that inode says of itself is mended, and the value and its
+/// neighbours are kept.
+#[test]
+fn values_in_inodes_that_do_not_say_so_are_kept() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for features in [
+        "ea_inode,^has_journal",
+        "ea_inode,^metadata_csum,^extents,^64bit,^has_journal",
+    ] {
+        let image = lab.make("8M", &with(features)).unwrap();
+        let set = ["first", "second"].map(|name| {
+            let value = lab.dir.path().join(name);
+            std::fs::write(&value, name.repeat(600)).unwrap();
+            format!("ea_set -f {} zero user.{name}", value.display())
+        });
+        let mut clean = Volume::new(lab.debugfs(&image, &set.each_ref().map(String::as_str)));
+        let file = clean.lookup("zero");
+        let holders: Vec<Ino> = (11..clean.geo.inodes_per_group)
+            .map(Ino)
+            .filter(|i| clean.inode(*i).flags.contains(InodeFlags::EA_INODE))
+            .collect();
+        // What debugfs leaves in other fields does not matter.
+        holders.iter().for_each(|i| clean.edit_inode(*i, |_| {}));
+        assert_eq!(holders.len(), 2);
+        for (n, holder) in holders.iter().enumerate() {
+            type Damage = fn(&mut blockwright_ondisk::ext4::Inode);
+            let damage: [(&str, Damage); 5] = [
+                ("no links", |i| i.links = 0),
+                ("two links", |i| i.links = 2),
+                ("many links", |i| i.links = 0x8001),
+                ("no mark", |i| i.flags -= InodeFlags::EA_INODE),
+                ("no flags", |i| i.flags = InodeFlags::empty()),
+            ];
+            for (what, change) in damage {
+                let mut v = clean.clone();
+                v.edit_inode(*holder, change);
+                let what = format!("{features}: value {n}: {what}");
+                assert!(!verify(&v.image).unwrap().is_clean(), "{what}");
+                let (code, text) = lab.e2fsck(&v.image);
+                assert_ne!(code, 0, "{what}: {text}");
+                let (wrong, ours) = judge(&lab, &what, &v.image);
+                assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+                let mut ours = Volume::new(ours);
+                for ino in [file, holders[0], holders[1]] {
+                    let before = clean.clone().raw_inode(ino).to_vec();
+                    assert!(ours.raw_inode(ino) == before, "{what}: inode {ino}");
+                }
+            }
+        }
+    }
+}
+
+/// A deleted inode does not come back for an attribute with a wrong hash, or when its blocks hold something else by now.
+#[test]
+fn deleted_values_stay_deleted() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let image = lab
+        .make("8M", &with("ea_inode,^metadata_csum,^has_journal"))
+        .unwrap();
+    let value = lab.dir.path().join("value");
+    std::fs::write(&value, [b'v'; 3000]).unwrap();
+    let set = format!("ea_set -f {} zero user.large", value.display());
+    let clean = Volume::new(lab.debugfs(&image, &[&set]));
+    let holder = (11..clean.geo.inodes_per_group)
+        .map(Ino)
+        .find(|i| clean.inode(*i).flags.contains(InodeFlags::EA_INODE))
+        .unwrap();
+    for what in ["another value", "another hash"] {
+        let mut v = clean.clone();
+        v.edit_inode(holder, |i| i.links = 0);
+        if what == "another value" {
+            let block = v.blocks(holder)[0];
+            v.block(block)[7] ^= 1;
+        } else {
+            v.edit_inode(holder, |i| i.atime.secs ^= 1);
+        }
+        let (wrong, ours) = judge(&lab, what, &v.image);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert_eq!(Volume::new(ours).inode(holder).links, 0, "{what}");
+    }
+}

@@ -21,6 +21,12 @@ pub fn e2fsck_clean(code: i32, text: &str) -> bool {
     code == 0 && !asked
 }
 
+/// Whether e2fsck found nothing while it repaired: it asked no question. (It takes an error number out of a journal without a word. With
+/// `-n` it tries that, too, and asks about what it could not write, and about inodes that it then reads wrong.)
+pub fn e2fsck_repaired_nothing(code: i32, text: &str) -> bool {
+    code == 0 && !text.lines().any(|line| line.ends_with("? yes"))
+}
+
 /// Why e2fsck is silent about a volume that we call damaged: the reason of the first issue, when every issue has one.
 pub fn e2fsck_silent(report: &Report) -> Option<&'static str> {
     let mut reason = None;
@@ -75,6 +81,9 @@ fn why_silent(kind: &IssueKind) -> Option<&'static str> {
         IssueKind::InlineData { what, .. } if what.contains("missing") => {
             Some("the kernel reads no file with inline data and without the attribute")
         }
+        IssueKind::HtreeHash { name, .. } if name.contains(char::REPLACEMENT_CHARACTER) => Some(
+            "it computes no hash of a name that is not UTF-8; the kernel neither lists nor finds it",
+        ),
         IssueKind::JournalSuperblock { error }
             if matches!(*error.0, FormatError::JournalFirst { .. }) =>
         {
