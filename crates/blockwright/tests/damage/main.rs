@@ -28,6 +28,7 @@ mod f2fs_cases;
 mod fields;
 mod kernel;
 mod known;
+mod moves;
 mod tools;
 mod trees;
 mod values;
@@ -159,7 +160,13 @@ fn ext4() {
 #[test]
 fn f2fs() {
     if lab::f2fs::f2fs_tools() {
-        f2fs_cases::run(200, &[]);
+        let found = [
+            // An impossible level of a directory's hash tables.
+            RARE + 492,
+            // A segment that holds nodes and data.
+            RARE + 1824,
+        ];
+        f2fs_cases::run(200, &found);
     }
 }
 

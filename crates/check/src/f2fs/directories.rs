@@ -22,8 +22,28 @@ struct Seen {
     depth: u32,
     /// One past the last block with an entry.
     end: u64,
-    /// Entries that must go elsewhere.
-    displaced: Vec<(EntryPlace, Entry)>,
+    /// File block and hash of each name in a block.
+    placed: Vec<(u64, u32)>,
+    /// Entries in another bucket than that of their hash.
+    displaced: Vec<Displaced>,
+}
+
+/// An entry that a lookup does not find.
+struct Displaced {
+    place: EntryPlace,
+    at: u64,
+    hash: u32,
+    entry: Entry,
+}
+
+/// From this level on, the buckets of the first hash table go on behind the largest possible file.
+const LEVEL_IMPOSSIBLE: u8 = 29;
+
+/// Whether a lookup for a hash visits the block.
+fn is_found(at: u64, hash: u32, dir_level: u8) -> bool {
+    dir_geometry::locate(at, dir_level).is_none_or(|(level, bucket, _)| {
+        bucket == u64::from(hash) % dir_geometry::buckets(level, dir_level)
+    })
 }
 
 impl Checker {
@@ -62,6 +82,7 @@ impl Checker {
             }
         }
         let ino = dir.ino;
+        let dir = &self.check_dir_level(dir, &mut seen)?;
         let size = seen.end * BLOCK_SIZE as u64;
         if size > dir.size
             && self.problem(IssueKind::DirSize {
@@ -79,19 +100,71 @@ impl Checker {
                 expected: seen.depth,
             })
         {
-            let depth = seen.depth;
-            self.edit_inode(ino, |head| head.current_depth.set(depth))?;
+            self.set_depth(ino, seen.depth)?;
         }
         self.check_dots(dir, &seen)?;
-        for (place, entry) in seen.displaced {
-            let kind = entry.kind.unwrap_or(FileKind::Regular);
-            if self.add_name(ino, &entry.name, entry.ino, kind)? {
-                let slots = slots_of(entry.name.len());
-                self.edit_entries(ino, place, |s| {
-                    s.remove(entry.slot, slots);
+        for d in seen.displaced {
+            let (name, block) = (d.entry.shown(), d.at);
+            if !self.problem(IssueKind::DirPlace {
+                dir: ino,
+                name,
+                block,
+            }) {
+                continue;
+            }
+            let kind = d.entry.kind.unwrap_or(FileKind::Regular);
+            if self.add_name(ino, &d.entry.name, d.entry.ino, kind)? {
+                let slots = slots_of(d.entry.name.len());
+                self.edit_entries(ino, d.place, |s| {
+                    s.remove(d.entry.slot, slots);
                     Some(())
                 })?;
             }
+        }
+        Ok(())
+    }
+
+    /// Compares the level at which a directory's hash tables begin with the places of its names. Where another level explains more of them, that one
+    /// counts: the names stay where they are. Returns the directory with the level that counts, and keeps of the displaced names those that it does
+    /// not explain.
+    fn check_dir_level(&mut self, dir: &DirInfo, seen: &mut Seen) -> Result<DirInfo, CheckError> {
+        let (ino, found) = (dir.ino, dir.dir_level);
+        let mut dir = *dir;
+        if seen.displaced.is_empty() && found < LEVEL_IMPOSSIBLE {
+            return Ok(dir);
+        }
+        let names = |level: u8| {
+            let elsewhere = |(at, hash): &&(u64, u32)| !is_found(*at, *hash, level);
+            seen.placed.iter().filter(elsewhere).count()
+        };
+        let levels = 0..LEVEL_IMPOSSIBLE;
+        let best = levels.min_by_key(|level| (names(*level), *level != found, *level));
+        let expected = best.unwrap_or(0);
+        if expected == found {
+            return Ok(dir);
+        }
+        seen.displaced.retain(|d| !is_found(d.at, d.hash, expected));
+        let levels = (seen.placed.iter()).filter_map(|(at, _)| dir_geometry::locate(*at, expected));
+        seen.depth = levels.map(|(level, ..)| level + 1).max().unwrap_or(0);
+        dir.dir_level = expected;
+        if self.problem(IssueKind::DirLevel {
+            dir: ino,
+            found,
+            expected,
+        }) {
+            self.edit_inode(ino, |head| head.dir_level = expected)?;
+            if let Some(known) = self.scan.dirs.iter_mut().find(|d| d.ino == ino) {
+                known.dir_level = expected;
+            }
+        }
+        Ok(dir)
+    }
+
+    /// Sets how many levels of a directory a lookup visits.
+    pub(super) fn set_depth(&mut self, dir: Ino, depth: u32) -> Result<(), CheckError> {
+        self.edit_inode(dir, |head| head.current_depth.set(depth))?;
+        if let Some(known) = self.scan.dirs.iter_mut().find(|d| d.ino == dir) {
+            known.depth = depth;
         }
         Ok(())
     }
@@ -238,18 +311,21 @@ impl Checker {
             self.check_dot(dir, place, entry, seen, &mut edit);
             return edit.verdict();
         }
-        if let Some((level, bucket, _)) = located
-            && bucket != u64::from(hash) % dir_geometry::buckets(level, dir.dir_level)
-            && self.problem(IssueKind::DirPlace {
-                dir: ino,
-                name: entry.shown(),
-                block: at,
-            })
-        {
-            seen.displaced.push((place, entry.clone()));
-        }
         if !self.check_target(dir, entry, &mut edit) {
             return Verdict::Remove;
+        }
+        if let EntryPlace::Block(_) = place {
+            seen.placed.push((at, hash));
+            if !is_found(at, hash, dir.dir_level) {
+                let mut entry = entry.clone();
+                entry.kind = edit.kind.or(entry.kind);
+                seen.displaced.push(Displaced {
+                    place,
+                    at,
+                    hash,
+                    entry,
+                });
+            }
         }
         if ino == Ino::ROOT && entry.name == b"lost+found" {
             self.scan.lost_found = Some(entry.ino);

@@ -2,7 +2,7 @@
 
 use blockwright_ondisk::f2fs::dir::{DentryLayout, DentrySlots, DentryView, NameBytes, slots_of};
 use blockwright_ondisk::f2fs::{
-    BLOCK_SIZE, BlockAddr, FileKind, FormatError, Ino, dir_geometry, hash,
+    BLOCK_SIZE, FileKind, FormatError, InlineFlags, Ino, dir_geometry, hash,
 };
 
 use super::CheckError;
@@ -164,7 +164,7 @@ impl Checker {
         Ok(done)
     }
 
-    /// Adds a name where a lookup finds it: in a free row of slots, or in a new block. Whether there
+    /// Adds a name where a lookup finds it: in a free row of slots, in a new block, or on a new level. Whether there
     /// was room.
     pub(super) fn add_name(
         &mut self,
@@ -173,7 +173,7 @@ impl Checker {
         ino: Ino,
         kind: FileKind,
     ) -> Result<bool, CheckError> {
-        let Some(info) = self.scan.dirs.iter().find(|d| d.ino == dir).copied() else {
+        let Some(mut info) = self.scan.dirs.iter().find(|d| d.ino == dir).copied() else {
             return Ok(false);
         };
         let Some(hash) = hash_of(&info, name) else {
@@ -186,64 +186,108 @@ impl Checker {
         };
         if info.inline {
             let done = self.edit_entries(dir, EntryPlace::Inline, insert)?;
-            return Ok(done.is_some());
+            if done.is_some() {
+                return Ok(true);
+            }
+            match self.leave_inline(&info)? {
+                Some(moved) => info = moved,
+                None => return Ok(false),
+            }
         }
         let places: Vec<DirBlock> = self.blocks_of(&info);
-        for level in 0..info.depth.min(dir_geometry::LEVELS_MAX) {
+        for level in 0..dir_geometry::LEVELS_MAX {
             let (first, count) = dir_geometry::bucket(level, info.dir_level, hash);
             for at in first..first + count {
-                if let Some(b) = places.iter().find(|b| b.at == at) {
-                    let place = EntryPlace::Block(*b);
-                    if self.edit_entries(dir, place, insert)?.is_some() {
-                        return Ok(true);
-                    }
-                } else if self.add_dir_block(&info, at)?
-                    && let Some(b) = self.scan.dir_blocks.last().copied()
-                {
-                    let place = EntryPlace::Block(b);
-                    return Ok(self.edit_entries(dir, place, insert)?.is_some());
+                let known = places.iter().find(|b| b.at == at).copied();
+                let block = match known {
+                    Some(block) => block,
+                    None => match self.add_dir_block(&info, at)? {
+                        Some(block) => block,
+                        None => return Ok(false),
+                    },
+                };
+                let place = EntryPlace::Block(block);
+                if self.edit_entries(dir, place, insert)?.is_none() {
+                    continue;
                 }
+                if level >= info.depth {
+                    self.set_depth(dir, level + 1)?;
+                }
+                return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Gives a directory an empty block at a hole that its inode maps itself. Whether it could.
-    fn add_dir_block(&mut self, dir: &DirInfo, at: u64) -> Result<bool, CheckError> {
-        let Some((_, block)) = self.read_node(dir.ino.nid())? else {
-            return Ok(false);
+    /// Moves the entries of a directory from its inode to a block, where there is room for more. `None` when there is no free block, or the entries
+    /// do not belong into one block.
+    fn leave_inline(&mut self, dir: &DirInfo) -> Result<Option<DirInfo>, CheckError> {
+        let ino = dir.ino;
+        let Some((bytes, layout)) = self.read_entries(ino, EntryPlace::Inline)? else {
+            return Ok(None);
         };
-        let Some((inode, _)) = super::mend::decode(&block, dir.ino, &self.geo) else {
-            return Ok(false);
+        let (entries, errors) = read(&bytes, layout, NameBytes::Any, self.geo.nids());
+        let Some((place, before)) = self.read_node(ino.nid())? else {
+            return Ok(None);
         };
-        if at >= inode.layout(self.geo.features).addresses() as u64 {
-            return Ok(false);
+        // Names may be anywhere in the first bucket when it is the only one.
+        if !errors.is_empty() || dir.dir_level != 0 {
+            return Ok(None);
         }
-        let Some(new) = self.find_free_block() else {
-            return Ok(false);
+        self.edit_inode(ino, |head| {
+            head.inline &= !InlineFlags::DENTRY.bits();
+            head.current_depth.set(1);
+        })?;
+        let geo = self.geo.clone();
+        self.edit_node(ino.nid(), |block| {
+            if let Some((inode, _)) = super::mend::decode(block, ino, &geo) {
+                block[inode.layout(geo.features).address_bytes()].fill(0);
+            }
+        })?;
+        let Some(block) = self.add_dir_block(dir, 0)? else {
+            self.write(place, before);
+            return Ok(None);
         };
-        let position = at as u16;
-        self.write(new, vec![0; BLOCK_SIZE]);
-        self.put_address(dir.ino, dir.ino.nid(), usize::from(position), new)?;
+        let done = self.edit_entries(ino, EntryPlace::Block(block), |slots| {
+            for e in &entries {
+                let kind = e.kind.unwrap_or(FileKind::Regular);
+                slots.insert(e.slot, &e.name, e.hash, e.ino, kind)?;
+            }
+            Some(())
+        })?;
+        if done.is_none() {
+            self.scan.dir_blocks.pop();
+            self.write(place, before);
+            return Ok(None);
+        }
+        let moved = DirInfo {
+            inline: false,
+            depth: 1,
+            blocks: self.scan.dir_blocks.len() - 1,
+            size: BLOCK_SIZE as u64,
+            ..*dir
+        };
+        for known in self.scan.dirs.iter_mut().filter(|d| d.ino == ino) {
+            *known = moved;
+        }
+        for d in self.scan.dotdots.iter_mut().filter(|d| d.dir == ino) {
+            d.place = EntryPlace::Block(block);
+        }
+        Ok(Some(moved))
+    }
+
+    /// Gives a directory an empty block at a hole. `None` when there is no room, or no directory has such a block.
+    fn add_dir_block(&mut self, dir: &DirInfo, at: u64) -> Result<Option<DirBlock>, CheckError> {
+        let Some(block) = self.add_block(dir.ino, at, vec![0; BLOCK_SIZE])? else {
+            return Ok(None);
+        };
         let size = (at + 1) * BLOCK_SIZE as u64;
         self.edit_inode(dir.ino, |head| {
             let old = head.size.get();
             head.size.set(old.max(size));
         })?;
-        self.scan.dir_blocks.push(DirBlock {
-            dir: dir.ino,
-            at,
-            block: new,
-            owner: (dir.ino.nid(), position),
-        });
-        Ok(true)
-    }
-
-    /// A free block of a data segment; it is taken.
-    fn find_free_block(&mut self) -> Option<BlockAddr> {
-        let segment = self.find_free_segment()?;
-        self.scan.take(segment.0, 0, false);
-        self.geo.segment_start(segment)
+        self.scan.dir_blocks.push(block);
+        Ok(Some(block))
     }
 
     /// Blocks of a directory.

@@ -1,4 +1,4 @@
-//! New blocks for a file that a repair makes longer: a quota file.
+//! New blocks for what a repair makes longer or moves: a quota file, a directory, nodes among data.
 //!
 //! Blocks are taken from segments that neither the checkpoint on the device nor the volume as repaired so far uses. So
 //! nothing valid is overwritten before the repair is written. SIT, summaries and counts change with them, so the next step
@@ -9,25 +9,30 @@ use blockwright_ondisk::f2fs::node::{NodePath, node_path};
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, BLOCKS_PER_SEG, BlockAddr, Footer, Ino, Inode, Log as F2Log, NatEntry, Nid,
-    NodeOffset, SitEntry,
+    NodeOffset, SegNo, SitEntry,
 };
 
 use super::CheckError;
 use super::context::Checker;
+use super::state::DirBlock;
 
 impl Checker {
-    /// Gives block `at` of a file a place, with the nodes that lead to it. `None` when there is no room; the nodes may be
-    /// there then.
+    /// Gives block `at` of a file a place, with the nodes that lead to it. `None` when there is no room, or no file has such
+    /// a block; the nodes may be there then.
     pub(super) fn add_block(
         &mut self,
         ino: Ino,
         at: u64,
         bytes: Vec<u8>,
-    ) -> Result<Option<()>, CheckError> {
+    ) -> Result<Option<DirBlock>, CheckError> {
         let Some((nid, position)) = self.make_way(ino, at)? else {
             return Ok(None);
         };
-        if self.address_at(ino, nid, position)? == Some(BlockAddr::NEW) {
+        let old = self.address_at(ino, nid, position)?;
+        if old.is_some_and(|old| old.is_stored()) {
+            return Ok(None);
+        }
+        if old == Some(BlockAddr::NEW) {
             // A place that was promised to the file is counted already.
             self.edit_inode(ino, |head| {
                 head.blocks.set(head.blocks.get().saturating_sub(1))
@@ -35,6 +40,7 @@ impl Checker {
             let raw = &mut self.pack.checkpoint.raw;
             let blocks = raw.valid_block_count.get().saturating_sub(1);
             raw.valid_block_count.set(blocks);
+            self.scan.blocks = self.scan.blocks.saturating_sub(1);
             self.clear_address(ino, nid, position)?;
         }
         let version = self.tables.nat.get(&nid.0).map_or(0, |e| e.version);
@@ -48,7 +54,12 @@ impl Checker {
         };
         self.write(block, bytes);
         self.put_address(ino, nid, position, block)?;
-        Ok(Some(()))
+        Ok(Some(DirBlock {
+            dir: ino,
+            at,
+            block,
+            owner: (nid, position as u16),
+        }))
     }
 
     /// An address as a node has it.
@@ -154,6 +165,7 @@ impl Checker {
         self.tables.nat.insert(nid.0, entry);
         let raw = &mut self.pack.checkpoint.raw;
         raw.valid_node_count.set(raw.valid_node_count.get() + 1);
+        self.scan.nodes += 1;
         Ok(Some(nid))
     }
 
@@ -164,10 +176,58 @@ impl Checker {
         summary: Summary,
         node: bool,
     ) -> Result<Option<BlockAddr>, CheckError> {
-        let raw = &self.pack.checkpoint.raw;
-        if raw.valid_block_count.get() >= raw.user_block_count.get() {
+        if self.scan.blocks >= self.pack.checkpoint.raw.user_block_count.get() {
             return Ok(None);
         }
+        let Some(block) = self.take_free(summary, node)? else {
+            return Ok(None);
+        };
+        self.edit_inode(ino, |head| head.blocks.set(head.blocks.get() + 1))?;
+        let raw = &mut self.pack.checkpoint.raw;
+        raw.valid_block_count.set(raw.valid_block_count.get() + 1);
+        self.scan.blocks += 1;
+        Ok(Some(block))
+    }
+
+    /// Moves the nodes of a segment to another one, as long as there is room.
+    pub(super) fn move_nodes_out(&mut self, segment: SegNo) -> Result<(), CheckError> {
+        let of_segment = |at: BlockAddr| self.geo.segment_of(at).filter(|(s, _)| *s == segment);
+        let nodes: Vec<(Nid, NatEntry, u16)> = (self.tables.nat.iter())
+            .filter(|(nid, _)| self.scan.visited.contains(nid))
+            .filter_map(|(nid, e)| Some((Nid(*nid), *e, of_segment(e.block)?.1)))
+            .collect();
+        for (nid, entry, at) in nodes {
+            let bytes = self.store.read(entry.block, "node")?;
+            let summary = Summary {
+                nid,
+                version: entry.version,
+                offset: 0,
+            };
+            let Some(block) = self.take_free(summary, true)? else {
+                return Ok(());
+            };
+            // The old block stays as it is on the device: the checkpoint there refers to it.
+            self.store.move_change(entry.block, block);
+            self.write(block, bytes);
+            self.tables.nat.insert(nid.0, NatEntry { block, ..entry });
+            self.scan.give_back(segment.0, at, true);
+            for lists in [
+                &mut self.scan.summaries_wrong,
+                &mut self.scan.summaries_missing,
+            ] {
+                if let Some(list) = lists.get_mut(&segment.0) {
+                    list.retain(|(offset, _)| *offset != at);
+                }
+            }
+            if let Some(entry) = self.tables.sit.get_mut(&segment.0) {
+                entry.valid.set(at, false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a free block of nodes or data that nothing on the device refers to.
+    fn take_free(&mut self, summary: Summary, node: bool) -> Result<Option<BlockAddr>, CheckError> {
         let next = if node {
             self.new_blocks.node
         } else {
@@ -210,13 +270,11 @@ impl Checker {
             SummaryKind::Data
         };
         self.put_summaries(segment, kind, &[(at, summary)])?;
-        self.edit_inode(ino, |head| head.blocks.set(head.blocks.get() + 1))?;
         if at == 0 {
-            let free = self.free_segments();
-            self.pack.checkpoint.raw.free_segment_count.set(free);
+            let raw = &mut self.pack.checkpoint.raw;
+            let free = raw.free_segment_count.get();
+            raw.free_segment_count.set(free.saturating_sub(1));
         }
-        let raw = &mut self.pack.checkpoint.raw;
-        raw.valid_block_count.set(raw.valid_block_count.get() + 1);
         self.changes += 1;
         Ok(Some(BlockAddr(start.0 + u32::from(at))))
     }

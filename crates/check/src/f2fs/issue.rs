@@ -299,6 +299,10 @@ pub enum IssueKind {
     DirSize { dir: Ino, found: u64, expected: u64 },
     #[error("directory {dir}: {found} levels, at least {expected} expected")]
     DirDepth { dir: Ino, found: u32, expected: u32 },
+    #[error(
+        "directory {dir}: its hash tables begin at level {found}, but its names are where level {expected} puts them"
+    )]
+    DirLevel { dir: Ino, found: u8, expected: u8 },
     #[error("directory {dir}: {name:?} names inode {found}, expected {expected}")]
     DotTarget {
         dir: Ino,

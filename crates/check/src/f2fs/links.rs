@@ -139,13 +139,11 @@ impl Checker {
             // Where names are counted is over for this round: the next one sees this one.
             let found = self.scan.lost_found.filter(|dir| *dir != ino);
             // Better a strange name in the root than no file.
-            let found = found.or(Some(Ino::ROOT));
-            let kept = match found {
-                Some(dir) if state.links > 0 => {
-                    self.add_name(dir, name.as_bytes(), ino, state.kind)?
-                }
-                _ => false,
-            };
+            let mut kept = false;
+            for dir in found.into_iter().chain([Ino::ROOT]) {
+                kept = kept
+                    || state.links > 0 && self.add_name(dir, name.as_bytes(), ino, state.kind)?;
+            }
             if !kept {
                 self.free_node(ino.nid());
             }

@@ -4,16 +4,16 @@ use std::mem::offset_of;
 
 use blockwright_ondisk::f2fs::inode::{NIDS_OFFSET, RawInodeHead};
 use blockwright_ondisk::f2fs::node::{self, PER_NODE};
-use blockwright_ondisk::f2fs::summary::Summary;
+use blockwright_ondisk::f2fs::summary::{Summary, SummaryBlock, SummaryKind};
 use blockwright_ondisk::f2fs::{
     BlockAddr, FileKind, Footer, FormatError, InlineFlags, Ino, Inode, InodeFlags, InodeLayout,
-    Nid, NodeOffset,
+    Nid, NodeOffset, SegNo,
 };
 
 use super::CheckError;
 use super::context::Checker;
 use super::issue::IssueKind;
-use super::state::{DirBlock, Disputed};
+use super::state::{DirBlock, Disputed, Named};
 use crate::Phase;
 
 /// A file whose nodes are followed.
@@ -392,30 +392,56 @@ impl Checker {
             version,
             offset: position as u16,
         };
-        // The owner that the summary names goes first.
+        // The owner that the summary names goes first. In a segment of nodes, nodes do.
         let named = match self.summary_at(segment, offset)? {
-            None => {
-                let missing = self.scan.summaries_missing.entry(segment.0).or_default();
-                missing.push((offset, summary));
-                true
-            }
-            Some(s) => {
-                let named = s.nid == nid && s.offset == summary.offset;
-                if named && s.version != version {
+            None => Named::Unknown,
+            Some(s) if s.nid == nid && s.offset == summary.offset => {
+                if s.version != version {
                     let wrong = self.scan.summaries_wrong.entry(segment.0).or_default();
                     wrong.push((offset, summary));
                 }
-                named
+                Named::Yes
             }
+            Some(_) => Named::Other,
         };
-        if !named || !self.scan.take(segment.0, offset, false) {
+        let later = named == Named::Other || self.is_said_of_nodes(segment);
+        if later || !self.scan.take(segment.0, offset, false) {
             self.scan.disputed.push(Disputed {
                 ino,
                 block,
                 summary,
+                named,
             });
+        } else if named == Named::Unknown {
+            let missing = self.scan.summaries_missing.entry(segment.0).or_default();
+            missing.push((offset, summary));
         }
         Ok(())
+    }
+
+    /// Whether the SIT or the checkpoint's logs say that a segment is of nodes.
+    fn is_said_of_nodes(&self, segment: SegNo) -> bool {
+        let log = self.summaries.by_segment.get(&segment.0);
+        let sit = self.tables.sit.get(&segment.0);
+        log.is_some_and(|(log, _)| log.is_node()) || sit.is_some_and(|e| e.log.is_node())
+    }
+
+    /// Whether a segment is of nodes, by two sources: of the log that is in it, and the SIT or the nodes there; or of its summaries and the
+    /// nodes there.
+    fn is_of_nodes(&self, segment: SegNo) -> Result<bool, CheckError> {
+        let used = self.scan.segments.get(&segment.0);
+        let only_nodes = used.is_some_and(|u| u.nodes > 0 && u.data == 0);
+        if let Some((log, _)) = self.summaries.by_segment.get(&segment.0) {
+            let sit = self.tables.sit.get(&segment.0);
+            let sit = sit.is_some_and(|e| e.log.is_node());
+            return Ok(log.is_node() && (sit || only_nodes));
+        }
+        let Some(place) = self.geo.ssa_block(segment).filter(|_| only_nodes) else {
+            return Ok(false);
+        };
+        let block = self.store.read(place, "summaries")?;
+        let kind = SummaryBlock::parse(&block).map(|b| b.kind);
+        Ok(kind.is_ok_and(|kind| kind == SummaryKind::Node))
     }
 
     fn count_data(&mut self, w: &mut Walk) {
@@ -423,20 +449,25 @@ impl Checker {
         self.scan.blocks += 1;
     }
 
-    /// Blocks whose summary names another owner: the first inode that maps them keeps them.
+    /// Blocks that more than one address names, or the nodes' own: the first inode that maps them keeps them, after the one that their summary
+    /// names. An address of data never leads into a segment of nodes.
     fn resolve_disputes(&mut self) -> Result<(), CheckError> {
-        for d in std::mem::take(&mut self.scan.disputed) {
+        let mut disputed = std::mem::take(&mut self.scan.disputed);
+        disputed.sort_by_key(|d| d.named);
+        for d in disputed {
             let Some((segment, offset)) = self.geo.segment_of(d.block) else {
                 continue;
             };
-            let foreign = self
-                .tables
-                .sit
-                .get(&segment.0)
+            let unused = (self.tables.sit.get(&segment.0))
                 .is_some_and(|e| e.log.is_node() && !e.valid.get(offset));
+            let foreign = unused && d.named == Named::Other || self.is_of_nodes(segment)?;
             if !foreign && self.scan.take(segment.0, offset, false) {
-                let wrong = self.scan.summaries_wrong.entry(segment.0).or_default();
-                wrong.push((offset, d.summary));
+                let list = match d.named {
+                    Named::Yes => continue,
+                    Named::Unknown => &mut self.scan.summaries_missing,
+                    Named::Other => &mut self.scan.summaries_wrong,
+                };
+                list.entry(segment.0).or_default().push((offset, d.summary));
                 continue;
             }
             let (nid, position) = (d.summary.nid, d.summary.offset);

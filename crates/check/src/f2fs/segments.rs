@@ -56,8 +56,28 @@ impl Checker {
         Ok(block.and_then(|b| at(b, offset)))
     }
 
+    /// A segment holds nodes or data. Where it holds both, the nodes move: the NAT alone says where they are.
+    fn part_nodes_and_data(&mut self) -> Result<(), CheckError> {
+        let mixed = (self.scan.segments.iter()).filter(|(_, u)| u.nodes > 0 && u.data > 0);
+        let mixed: Vec<SegNo> = mixed.map(|(n, _)| SegNo(*n)).collect();
+        for segment in mixed {
+            let stored = self.tables.sit.get(&segment.0);
+            let found = stored.map_or(SitEntry::free().log, |e| e.log);
+            let what = "nodes and data";
+            if self.problem(IssueKind::SegmentType {
+                segment,
+                found,
+                what,
+            }) {
+                self.move_nodes_out(segment)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Compares SIT and SSA with what is in use.
     pub(super) fn check_segments(&mut self) -> Result<(), CheckError> {
+        self.part_nodes_and_data()?;
         let mut all: BTreeSet<u32> = self.scan.segments.keys().copied().collect();
         all.extend(self.tables.sit.keys());
         let total = all.len() as u64;
@@ -117,16 +137,16 @@ impl Checker {
             (0, 0) => return self.store_sit(segment, entry, repair),
             (_, 0) => "nodes",
             (0, _) => "data",
-            _ => "nodes and data",
+            // Told of already: there was no room to part them.
+            _ => return self.store_sit(segment, entry, repair),
         };
-        if stored.log.is_node() != (used.nodes > 0) || what == "nodes and data" {
+        if stored.log.is_node() != (used.nodes > 0) {
             let found = stored.log;
             if self.problem(IssueKind::SegmentType {
                 segment,
                 found,
                 what,
-            }) && what != "nodes and data"
-            {
+            }) {
                 entry.log = self.log_for(segment, used);
                 repair = true;
             }

@@ -80,12 +80,24 @@ pub(super) struct SegmentUse {
     pub data: u16,
 }
 
-/// An address whose block's summary names another owner.
+/// What the summaries say of the owner of a block.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Named {
+    /// They name it.
+    Yes,
+    /// They do not know the block.
+    Unknown,
+    /// They name another one.
+    Other,
+}
+
+/// An address that takes its block only after all nodes and the owners that summaries name have theirs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Disputed {
     pub ino: Ino,
     pub block: BlockAddr,
     pub summary: Summary,
+    pub named: Named,
 }
 
 /// Summaries of the segments that the logs are in: those of the checkpoint pack, not of the SSA.

@@ -614,6 +614,9 @@ const FILES: &[Case] = &[
         let hash = hash::name_hash(name.as_bytes());
         put_entry(v, dir, &here, &name, hash, ino, FileKind::Regular);
     }),
+    case(&["DirLevel"], Agrees, |v| {
+        v.edit_inode(v.lookup("many"), |h| h.dir_level = 3);
+    }),
     case(&["DirSize"], Silent("does not look at it"), |v| {
         v.edit_inode(v.lookup("many"), |h| h.size.set(4096));
     }),

@@ -106,7 +106,7 @@ fn why_silent(kind: &IssueKind) -> Option<&'static str> {
 }
 
 /// Why fsck.f2fs may be silent about damage.
-const MORE: [(&str, &str); 29] = [
+const MORE: [(&str, &str); 30] = [
     (
         "CheckpointField",
         "it does not look at all fields, and at the low halves of some; the kernel refuses to mount",
@@ -133,6 +133,10 @@ const MORE: [(&str, &str); 29] = [
         "it looks at every block, not where a lookup goes",
     ),
     ("DirEntry", "it repairs some slots without telling"),
+    (
+        "DirLevel",
+        "it does not mind levels of directories without blocks; no name could be added to them",
+    ),
     ("DirSize", "it looks at every block, not up to the size"),
     ("DirSlots", "it takes the length of a name for its slots"),
     (

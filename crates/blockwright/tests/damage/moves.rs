@@ -1,0 +1,266 @@
+//! f2fs: names and nodes that a repair must put somewhere else, and where there is room only after it makes some.
+
+use super::f2fs::made;
+use super::lab::f2fs::{F2Volume, clean, f2fs_tools, names, repair_f2fs, show, verify_f2fs};
+use super::{tools, trees};
+use blockwright::Volume;
+use blockwright_check::Mode;
+use blockwright_device::{MemoryDevice, SharedDevice};
+use blockwright_ondisk::f2fs::dir::{DentrySlots, slots_of};
+use blockwright_ondisk::f2fs::{BlockAddr, FileKind, InlineFlags, Log, dir_geometry, hash};
+use std::sync::Arc;
+
+/// Repairs a copy: no issue is left, and fsck.f2fs finds nothing. What was told, and the copy.
+fn repaired(v: &F2Volume) -> (Vec<String>, MemoryDevice) {
+    let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+    let report = report.expect("checked");
+    assert!(!report.has_uncorrected(), "{}", show(&report));
+    let again = verify_f2fs(&after).expect("checked");
+    assert!(
+        again.is_clean(),
+        "{}-- then\n{}",
+        show(&report),
+        show(&again)
+    );
+    if f2fs_tools() {
+        let dir = tools::scratch();
+        let path = dir.path().join("f2fs.img");
+        after.save(&path).expect("saved");
+        let (code, text) = tools::run("fsck.f2fs", &["--dry-run", "-f"], &path);
+        assert!(clean(code, &text), "{}{text}", show(&report));
+    }
+    (names(&report), after)
+}
+
+/// A volume that was closed.
+fn closed((device, v): (Arc<MemoryDevice>, Volume)) -> F2Volume {
+    v.close().expect("closed");
+    F2Volume::new(device.snapshot())
+}
+
+/// Takes a name out of its directory. What it leads to stays.
+fn unname(v: &F2Volume, dir: &str, name: &str) {
+    v.edit_dir(v.lookup(dir), name, |bytes, layout, slot| {
+        let mut slots = DentrySlots::new(bytes, layout).expect("slots");
+        slots.remove(slot, slots_of(name.len()));
+    });
+}
+
+/// A directory whose entries are in its inode gets a block when it is full. Before, the files were freed.
+#[test]
+fn a_full_lost_and_found_in_an_inode_takes_more() {
+    let (device, v) = made("extra_attr,inode_checksum");
+    v.create_dir_all("/lost+found/below").expect("made");
+    let mut filled = 0;
+    for n in 0..400 {
+        v.write(format!("/lost+found/a-name-of-four-slots-{n:04}"), b"x")
+            .expect("written");
+        v.sync().expect("durable");
+        let volume = F2Volume::new(device.snapshot());
+        let (inode, _) = volume.inode(volume.lookup("lost+found"));
+        if !inode.inline.contains(InlineFlags::DENTRY) {
+            break;
+        }
+        filled = n + 1;
+    }
+    assert!((20..399).contains(&filled), "{filled}");
+    v.close().expect("closed");
+    let (device, v) = made("extra_attr,inode_checksum");
+    v.create_dir_all("/lost+found/below").expect("made");
+    for n in 0..filled {
+        v.write(format!("/lost+found/a-name-of-four-slots-{n:04}"), b"x")
+            .expect("written");
+    }
+    for n in 0..9 {
+        v.write(format!("/dir/file-{n}"), [n; 5000])
+            .expect("written");
+    }
+    let v = closed((device, v));
+    let (inode, _) = v.inode(v.lookup("lost+found"));
+    assert!(inode.inline.contains(InlineFlags::DENTRY));
+    let files: Vec<_> = (0..9u8)
+        .map(|n| v.lookup(&format!("dir/file-{n}")))
+        .collect();
+    for n in 0..9 {
+        unname(&v, "dir", &format!("file-{n}"));
+    }
+    let (told, after) = repaired(&v);
+    assert!(told.contains(&"InodeUnreachable".to_owned()), "{told:?}");
+    let shared: SharedDevice = Arc::new(after.snapshot());
+    let volume = Volume::open_device(shared).expect("opens");
+    for (n, ino) in (0..9u8).zip(files) {
+        let path = format!("/lost+found/lost_found_{ino}");
+        assert_eq!(volume.read(&path).expect("kept"), [n; 5000], "{path}");
+    }
+    let last = format!("/lost+found/a-name-of-four-slots-{:04}", filled - 1);
+    assert_eq!(volume.read(last).expect("kept"), b"x");
+    volume.create_dir("/lost+found/below/new").expect("made");
+    volume.close().expect("closed");
+}
+
+/// Blocks of a directory are sparse: the right one may be a hole that only a node of the directory's maps. Before, the name stayed where no lookup
+/// finds it.
+#[test]
+fn a_name_moves_to_a_block_that_a_node_maps() {
+    let (device, v) = made("extra_attr,inode_checksum");
+    v.create_dir("/wide").expect("made");
+    v.close().expect("closed");
+    let begun = F2Volume::new(device.snapshot());
+    // 4096 buckets of two blocks, as a volume gives its directories after a change of the kernel's `dir_level`.
+    const LEVEL: u8 = 12;
+    begun.edit_inode(begun.lookup("wide"), |head| head.dir_level = LEVEL);
+    let device = Arc::new(begun.device.snapshot());
+    let v = Volume::open_device(Arc::clone(&device) as SharedDevice).expect("opens");
+    for n in 0..300u32 {
+        v.write(format!("/wide/a-name-{n:04}"), n.to_le_bytes())
+            .expect("written");
+    }
+    let v = closed((device, v));
+    let before = trees::read(&v.device).expect("opens");
+    assert!(before.errors.is_empty(), "{:?}", before.errors);
+    assert!(verify_f2fs(&v.device).expect("checked").is_clean());
+    let wide = v.lookup("wide");
+    assert!(!v.inode(wide).0.inline.contains(InlineFlags::DENTRY));
+    // Some names, of blocks that the inode maps, become others in the places of the old ones.
+    let bucket = |name: &str| dir_geometry::bucket(0, LEVEL, hash::name_hash(name.as_bytes())).0;
+    let moved: Vec<(u32, String, String)> = (0..300)
+        .map(|n| (n, format!("a-name-{n:04}"), format!("b-name-{n:04}")))
+        .filter(|(_, old, _)| bucket(old) < 850)
+        .collect();
+    let mut far = 0;
+    for (_, old, new) in &moved {
+        let (_, _, ino) = v.find(wide, old);
+        let hash = hash::name_hash(new.as_bytes());
+        far += u32::from(bucket(new) > 1000);
+        v.edit_dir(wide, old, |bytes, layout, slot| {
+            let mut slots = DentrySlots::new(bytes, layout).expect("slots");
+            slots.remove(slot, slots_of(old.len()));
+            slots
+                .insert(slot, new.as_bytes(), hash, ino, FileKind::Regular)
+                .expect("as long");
+        });
+    }
+    assert!(far > 5, "{far}");
+    let (told, after) = repaired(&v);
+    assert!(told.contains(&"DirPlace".to_owned()), "{told:?}");
+    assert!(!told.contains(&"DirLevel".to_owned()), "{told:?}");
+    let tree = trees::read(&after).expect("opens");
+    assert!(tree.errors.is_empty(), "{:?}", tree.errors);
+    assert_eq!(tree.nodes.len(), before.nodes.len());
+    let shared: SharedDevice = Arc::new(after.snapshot());
+    let volume = Volume::open_device(shared).expect("opens");
+    for (n, _, new) in &moved {
+        let bytes = volume.read(format!("/wide/{new}")).expect("kept");
+        assert_eq!(bytes, n.to_le_bytes(), "{new}");
+    }
+    volume.close().expect("closed");
+}
+
+/// A level that no names confirm, and one that they confirm although it is not the one of most directories.
+#[test]
+fn the_level_of_a_wide_directory_is_restored_from_its_names() {
+    let (device, v) = made("extra_attr,inode_checksum");
+    v.create_dir("/wide").expect("made");
+    v.create_dir("/bare").expect("made");
+    v.close().expect("closed");
+    let begun = F2Volume::new(device.snapshot());
+    begun.edit_inode(begun.lookup("wide"), |head| head.dir_level = 5);
+    let device = Arc::new(begun.device.snapshot());
+    let v = Volume::open_device(Arc::clone(&device) as SharedDevice).expect("opens");
+    for n in 0..500 {
+        v.write(format!("/wide/a-name-{n:04}"), b"x")
+            .expect("written");
+    }
+    let v = closed((device, v));
+    assert!(verify_f2fs(&v.device).expect("checked").is_clean());
+    let (wide, bare) = (v.lookup("wide"), v.lookup("bare"));
+    let (_, whole) = v.inode(wide);
+    for level in [0, 1, 4, 6, 28, 29, 31, 255] {
+        let bad = v.copy();
+        bad.edit_inode(wide, |head| head.dir_level = level);
+        let report = verify_f2fs(&bad.device).expect("checked");
+        assert_eq!(names(&report), ["DirLevel"], "{level}: {}", show(&report));
+        let (_, after) = repaired(&bad);
+        let after = F2Volume::new(after);
+        assert!(after.inode(wide).1 == whole, "{level}");
+    }
+    // Without names in blocks, any level that a directory may have is as good as another.
+    for (level, told) in [(5, false), (28, false), (29, true), (255, true)] {
+        let odd = v.copy();
+        odd.edit_inode(bare, |head| head.dir_level = level);
+        let report = verify_f2fs(&odd.device).expect("checked");
+        assert_eq!(report.is_clean(), !told, "{level}: {}", show(&report));
+        if told {
+            let (_, after) = repaired(&odd);
+            assert_eq!(F2Volume::new(after).inode(bare).0.dir_level, 0);
+        }
+    }
+}
+
+/// Of a volume that was not unmounted, the summaries of the logs of nodes are in nodes' footers alone. An address of data that leads there is wrong,
+/// whether a node is in the block or not: before, it took the block, and the node's file was lost.
+#[test]
+fn an_address_that_leads_into_a_log_of_nodes_is_a_hole() {
+    let (device, v) = made("extra_attr,inode_checksum");
+    v.write("/later", vec![0x44; 9000]).expect("written");
+    v.sync().expect("durable");
+    let good = F2Volume::new(device.snapshot());
+    v.close().expect("closed");
+    let (victim, file) = (good.lookup("later"), good.lookup("dir/plain"));
+    assert!(file < victim);
+    let used = good.nat_entry(victim.nid()).block;
+    let (segment, _) = good.geo.segment_of(used).expect("in main");
+    let is_log = |log: &Log| good.pack.checkpoint.raw.log(*log).segment == segment;
+    let log = (Log::ALL.iter())
+        .find(|l| is_log(l))
+        .expect("in a log of nodes");
+    assert!(log.is_node());
+    let start = good.geo.segment_start(segment).expect("there").0;
+    let head = u32::from(good.pack.checkpoint.raw.log(*log).offset);
+    let before = trees::read(&good.device).expect("opens");
+    for at in [used, BlockAddr(start + head + 3)] {
+        let v = good.copy();
+        let word = v.address_at(file, 1);
+        v.edit_node(file.nid(), |b| {
+            b[word..word + 4].copy_from_slice(&at.0.to_le_bytes())
+        });
+        let (told, after) = repaired(&v);
+        assert!(!told.contains(&"NodeShared".to_owned()), "{told:?}");
+        let tree = trees::read(&after).expect("opens");
+        assert!(tree.errors.is_empty(), "{:?}", tree.errors);
+        for (path, node) in &before.nodes {
+            let kept = tree.nodes.get(path).expect("kept");
+            let changed = node.ino == u64::from(file.0);
+            assert!(changed || kept == node, "{}", path.display());
+        }
+    }
+}
+
+/// A node in a segment of data, which the NAT names: it moves to a segment of nodes, and nothing is lost.
+#[test]
+fn a_node_among_data_moves() {
+    let v = closed(made("extra_attr,inode_checksum"));
+    let before = trees::read(&v.device).expect("opens");
+    let data = v.addresses(v.lookup("dir/plain"))[0];
+    let (segment, _) = v.geo.segment_of(data).expect("in main");
+    let valid = v.sit_entry(segment).valid;
+    let free = (0..512).rev().find(|at| !valid.get(*at)).expect("room");
+    let start = v.geo.segment_start(segment).expect("there").0;
+    let at = BlockAddr(start + u32::from(free));
+    for name in ["dir/tiny", "dir", "holes"] {
+        let mut v = v.copy();
+        let nid = v.lookup(name).nid();
+        let (_, bytes) = v.node(nid);
+        v.put(at, &bytes);
+        let mut entry = v.nat_entry(nid);
+        entry.block = at;
+        v.set_nat(nid, entry);
+        let (told, after) = repaired(&v);
+        assert!(told.contains(&"SegmentType".to_owned()), "{told:?}");
+        let tree = trees::read(&after).expect("opens");
+        assert!(tree.errors.is_empty(), "{:?}", tree.errors);
+        assert!(tree.nodes == before.nodes, "{name}");
+        // The checkpoint that counted before is untouched.
+        assert_eq!(after.to_vec()[at.0 as usize * 4096..][..4096], bytes[..]);
+    }
+}
