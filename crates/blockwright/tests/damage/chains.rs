@@ -2,8 +2,12 @@
 //! is no damage; and the attributes that it recovers are those that are looked at.
 
 use super::f2fs::made;
-use super::lab::f2fs::{F2Volume, names, show, verify_f2fs};
+use super::lab::f2fs::{F2Volume, clean, f2fs_tools, names, repair_f2fs, show, verify_f2fs};
+use super::tools;
+use super::trees::{self, Tree};
 use blockwright::Volume;
+use blockwright_check::Mode;
+use blockwright_check::f2fs::{CheckOptions, check};
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::f2fs::inode::{self, NIDS_OFFSET, RawInodeHead};
 use blockwright_ondisk::f2fs::{
@@ -322,21 +326,69 @@ fn put(v: &F2Volume, nodes: Vec<Node>) {
     }
 }
 
+/// Without a mount that recovers the chain, a repair changes nothing until the caller gives the chain up. Then the volume is what its checkpoint
+/// says, each file is named, and mounts write.
+fn discarding(v: &F2Volume, checkpoint: &Tree) -> Result<(), String> {
+    let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+    let report = report.map_err(|e| e.to_string())?;
+    if report.changed || !report.has_uncorrected() || after.to_vec() != v.device.to_vec() {
+        return Err(format!("check -y:\n{}", show(&report)));
+    }
+    let device = Arc::new(v.device.snapshot());
+    let options = CheckOptions {
+        mode: Mode::Yes,
+        discard_fsynced: true,
+        ..CheckOptions::default()
+    };
+    let report = check(Arc::clone(&device) as SharedDevice, &options);
+    let report = report.map_err(|e| e.to_string())?;
+    let text = show(&report);
+    let told = names(&report);
+    let named = |name: &str| told.iter().any(|n| n == name);
+    if report.has_uncorrected() || !named("RecoveryDiscarded") || !named("RecoveryFile") {
+        return Err(format!("discarded:\n{text}"));
+    }
+    let again = verify_f2fs(&device).map_err(|e| e.to_string())?;
+    if !again.is_clean() || names(&again).iter().any(|n| n.starts_with("Recovery")) {
+        return Err(format!("{text}-- then\n{}", show(&again)));
+    }
+    if f2fs_tools() {
+        let dir = tools::scratch();
+        let path = dir.path().join("f2fs.img");
+        device.save(&path).map_err(|e| e.to_string())?;
+        let (code, told) = tools::run("fsck.f2fs", &["--dry-run", "-f"], &path);
+        if !clean(code, &told) {
+            return Err(format!("{text}-- fsck.f2fs:\n{told}"));
+        }
+    }
+    let tree = trees::read(&device)?;
+    if !tree.errors.is_empty() || tree.nodes != checkpoint.nodes {
+        return Err(format!("{text}-- read: {:?}", tree.errors));
+    }
+    let mounted = Volume::open_device(device).map_err(|e| e.to_string())?;
+    if let Some(reason) = mounted.read_only_reason() {
+        return Err(format!("{text}-- mounted read-only: {reason}"));
+    }
+    let written = mounted.write("/new", b"new").map_err(|e| e.to_string());
+    written.and(mounted.close().map_err(|e| e.to_string()))
+}
+
 #[test]
 fn chains_of_nodes_are_judged_as_a_mount_judges_them() {
     let (device, v) = made("extra_attr,inode_checksum,flexible_inline_xattr");
     v.write("/long", vec![0x77; 5 << 20]).expect("written");
     v.write("/bare", vec![0x33; 9000]).expect("written");
     v.close().expect("closed");
-    let clean = F2Volume::new(device.snapshot());
-    clean.edit_inode(clean.lookup("bare"), |head| {
+    let base = F2Volume::new(device.snapshot());
+    base.edit_inode(base.lookup("bare"), |head| {
         head.inline &= !InlineFlags::XATTR.bits();
     });
-    assert!(verify_f2fs(&clean.device).expect("checked").is_clean());
-    assert!(clean.nat_entry(FREE.nid()).is_free());
+    assert!(verify_f2fs(&base.device).expect("checked").is_clean());
+    assert!(base.nat_entry(FREE.nid()).is_free());
+    let checkpoint = trees::read(&base.device).expect("opens");
     let mut wrong = Vec::new();
     for (what, nodes, expected) in CASES {
-        let v = clean.copy();
+        let v = base.copy();
         put(&v, nodes(&v));
         let report = verify_f2fs(&v.device).expect("checked");
         let found = names(&report);
@@ -356,6 +408,20 @@ fn chains_of_nodes_are_judged_as_a_mount_judges_them() {
             wrong.push(format!("{what}: the mount says {reason:?}"));
         }
         let _ = mounted.close();
+        if *expected == Refused {
+            let way_out = "check -y --discard-fsynced";
+            if !show(&report).contains(way_out)
+                || !reason.as_ref().is_some_and(|r| r.contains(way_out))
+            {
+                wrong.push(format!(
+                    "{what}: no way out in {reason:?}\n{}",
+                    show(&report)
+                ));
+            }
+            if let Err(e) = discarding(&v, &checkpoint) {
+                wrong.push(format!("{what}: {e}"));
+            }
+        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -49,12 +49,19 @@ pub enum IssueKind {
     #[error("checkpoint: {files} files written by fsync wait to be recovered ({nodes} nodes)")]
     RecoveryPending { nodes: u64, files: u64 },
     #[error(
-        "the node in block {block}, of the files that wait to be recovered: {what}; a mount recovers none of them"
+        "the node in block {block}, of the files that wait to be recovered: {what}; a mount recovers none of them and writes nothing \
+         (`blockwright check -y --discard-fsynced` gives them up)"
     )]
     RecoveryRefused {
         block: BlockAddr,
         what: &'static str,
     },
+    #[error(
+        "checkpoint: {files} files written by fsync waited to be recovered ({nodes} nodes); they are as the checkpoint has them"
+    )]
+    RecoveryDiscarded { nodes: u64, files: u64 },
+    #[error("inode {ino}, {name:?}: written by fsync since the checkpoint")]
+    RecoveryFile { ino: Ino, name: String },
     #[error("{what} journal: {found} entries, at most {max} are possible")]
     JournalCount {
         what: &'static str,
@@ -375,6 +382,7 @@ impl IssueKind {
             | Self::EncodingUnknown { .. }
             | Self::QuotaUncounted
             | Self::RecoveryPending { .. }
+            | Self::RecoveryFile { .. }
             | Self::OrphanPending { .. }
             | Self::DotsPending { .. }
             // Contents are the file's own; the structure is sound.
@@ -441,7 +449,7 @@ impl IssueKind {
                 | Self::EncodingUnknown { .. }
                 | Self::QuotaUncounted
                 | Self::RecoveryPending { .. }
-                | Self::RecoveryRefused { .. }
+                | Self::RecoveryFile { .. }
                 | Self::OrphanPending { .. }
                 | Self::DotsPending { .. }
         )

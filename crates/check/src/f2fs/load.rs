@@ -27,7 +27,7 @@ impl Checker {
         };
         let mut checker = Self::new(opened, options.progress.clone());
         checker.changes += u64::from(anew);
-        let recoverable = checker.find_recoverable()?;
+        let recoverable = checker.find_recoverable(options.discard_fsynced)?;
         let flags = checker.pack.checkpoint.flags();
         if flags.intersects(CheckpointFlags::DISABLED | CheckpointFlags::DISABLED_QUICK) {
             checker.problem(IssueKind::CheckpointDisabled);

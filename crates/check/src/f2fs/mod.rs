@@ -10,7 +10,8 @@
 //!
 //! Files written by fsync since the checkpoint are not part of what is checked: the next mount
 //! recovers them. They are found and reported, and so is what a mount refuses to recover. As a new
-//! checkpoint would lose them, nothing is repaired while they wait.
+//! checkpoint would lose them, nothing is repaired while they wait, unless the caller gives them up
+//! ([`CheckOptions::discard_fsynced`]).
 //!
 //! Not responsible for: the meaning of files' contents (except that compressed files which cannot be unpacked are
 //! reported), encrypted names.
@@ -71,6 +72,9 @@ pub struct CheckOptions {
     pub max_issues: usize,
     /// Called with the progress.
     pub progress: Option<ProgressFn>,
+    /// With [`Mode::Yes`]: gives up what fsync wrote since the last checkpoint, instead of leaving the whole volume as it is. Each file is
+    /// reported, and then is as the checkpoint has it. For a volume that no mount recovers.
+    pub discard_fsynced: bool,
 }
 
 impl Default for CheckOptions {
@@ -79,6 +83,7 @@ impl Default for CheckOptions {
             mode: Mode::ReadOnly,
             max_issues: 10_000,
             progress: None,
+            discard_fsynced: false,
         }
     }
 }
@@ -88,6 +93,7 @@ impl std::fmt::Debug for CheckOptions {
         f.debug_struct("CheckOptions")
             .field("mode", &self.mode)
             .field("max_issues", &self.max_issues)
+            .field("discard_fsynced", &self.discard_fsynced)
             .finish_non_exhaustive()
     }
 }

@@ -16,12 +16,15 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use blockwright_ondisk::f2fs::inode::RawInodeHead;
 use blockwright_ondisk::f2fs::node::{self, PER_NODE};
 use blockwright_ondisk::f2fs::xattr::{self, XattrList};
 use blockwright_ondisk::f2fs::{
     BlockAddr, FileKind, Footer, FormatError, Geometry, InlineFlags, Ino, Inode, InodeFlags,
     Log as F2Log, Nid, NodeOffset,
 };
+
+use zerocopy::FromBytes;
 
 use super::CheckError;
 use super::context::Checker;
@@ -85,6 +88,8 @@ pub(super) struct Recoverable {
     /// The chain up to its last mark.
     links: Vec<BlockAddr>,
     refused: Option<Refusal>,
+    /// Given up: a repair writes a checkpoint that the chain is not behind.
+    discarded: bool,
 }
 
 /// A block with an inode of the chain or of the checkpoint.
@@ -109,8 +114,8 @@ fn is_kept(inode: &Inode, offset: NodeOffset, nid: Nid) -> bool {
 
 impl Checker {
     /// Follows the chain. When files wait there, nothing is repaired: a new checkpoint would lose
-    /// them.
-    pub(super) fn find_recoverable(&mut self) -> Result<Recoverable, CheckError> {
+    /// them. A repair that is to `discard` them writes one.
+    pub(super) fn find_recoverable(&mut self, discard: bool) -> Result<Recoverable, CheckError> {
         let mut found = Recoverable::default();
         let geo = self.geo.clone();
         let cp = self.pack.checkpoint.clone();
@@ -160,11 +165,12 @@ impl Checker {
         found.files = files
             .filter_map(|(ino, file)| Some((ino, file.marked?)))
             .collect();
-        if !found.files.is_empty() {
-            self.problem(IssueKind::RecoveryPending {
-                nodes: marked as u64,
-                files: found.files.len() as u64,
-            });
+        let (nodes, files) = (marked as u64, found.files.len() as u64);
+        if files > 0 && discard && self.mode() == Mode::Yes {
+            found.discarded = self.problem(IssueKind::RecoveryDiscarded { nodes, files });
+            self.changes += 1;
+        } else if files > 0 {
+            self.problem(IssueKind::RecoveryPending { nodes, files });
             self.log.mode = Mode::ReadOnly;
         }
         Ok(found)
@@ -186,7 +192,30 @@ impl Checker {
         if let Some((block, what)) = refused {
             self.problem(IssueKind::RecoveryRefused { block, what });
         }
+        if refused.is_some() || found.discarded {
+            for (&ino, file) in &found.files {
+                let name = self.name_of(ino, file)?;
+                self.problem(IssueKind::RecoveryFile { ino, name });
+            }
+        }
         Ok(())
+    }
+
+    /// The name that a file's newest inode has, which may be damaged, for people; empty where there is no inode.
+    fn name_of(&self, ino: Ino, file: &FileNodes) -> Result<String, CheckError> {
+        let stored = self.tables.nat.get(&ino.0).map(|entry| entry.block);
+        let at = file.inode.map(|link| link.at).or(stored);
+        let Some(at) = at.filter(|at| self.geo.in_main(*at)) else {
+            return Ok(String::new());
+        };
+        let block = self.store.read(at, "node")?;
+        let name = RawInodeHead::ref_from_prefix(&block)
+            .ok()
+            .and_then(|(head, _)| {
+                let len = head.namelen.get() as usize;
+                head.name.get(..len)
+            });
+        Ok(String::from_utf8_lossy(name.unwrap_or_default()).into_owned())
     }
 
     fn is_in_use(&self, block: BlockAddr) -> bool {

@@ -186,11 +186,17 @@ fn checked(
         let options = f2fs::CheckOptions {
             mode,
             progress,
+            discard_fsynced: args.discard_fsynced,
             ..f2fs::CheckOptions::default()
         };
         return f2fs::check(device, &options)
             .map(|report| told(report, f2fs::IssueKind::place))
             .map_err(Failure::new);
+    }
+    if args.discard_fsynced {
+        return Err(Failure::usage(
+            "--discard-fsynced is for f2fs: ext4 keeps what was synced in its journal",
+        ));
     }
     let options = ext4::CheckOptions {
         mode,
@@ -328,7 +334,14 @@ fn print(
         line("transactions replayed", stats.transactions_replayed)?;
         line("blocks written", stats.blocks_written)?;
     }
-    if !args.yes && report.has_uncorrected() {
+    let waits = (report.issues.iter()).any(|issue| issue.kind.kind == "RecoveryPending");
+    if waits && report.has_uncorrected() {
+        writeln!(
+            out,
+            "nothing is repaired while files wait to be recovered: mount the volume first. Where no mount recovers them, \
+             `blockwright check -y --discard-fsynced` gives them up"
+        )?;
+    } else if !args.yes && report.has_uncorrected() {
         writeln!(out, "`blockwright check -y` repairs what can be repaired")?;
     }
     Ok(())

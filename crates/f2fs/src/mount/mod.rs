@@ -125,8 +125,15 @@ impl Fs {
             return Err(e);
         }
         let first = reason.map_or(String::new(), |first| format!("{first}; "));
+        // Where only room is missing, another mount may recover it.
+        let way_out = match e.kind() {
+            ErrorKind::Corrupt | ErrorKind::Stale => {
+                " (`blockwright check` names the files, `blockwright check -y --discard-fsynced` gives them up)"
+            }
+            _ => "",
+        };
         Ok(format!(
-            "{first}what was fsynced after its last checkpoint cannot be recovered: {e}"
+            "{first}what was fsynced after its last checkpoint cannot be recovered: {e}{way_out}"
         ))
     }
 
