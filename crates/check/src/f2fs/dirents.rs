@@ -7,7 +7,7 @@ use blockwright_ondisk::f2fs::{
 
 use super::CheckError;
 use super::context::Checker;
-use super::state::{DirBlock, DirInfo, EntryPlace};
+use super::state::{DirBlock, DirInfo, EntryPlace, Scan};
 
 /// An entry.
 #[derive(Clone, Debug)]
@@ -194,12 +194,10 @@ impl Checker {
                 None => return Ok(false),
             }
         }
-        let places: Vec<DirBlock> = self.blocks_of(&info);
         for level in 0..dir_geometry::LEVELS_MAX {
             let (first, count) = dir_geometry::bucket(level, info.dir_level, hash);
             for at in first..first + count {
-                let known = places.iter().find(|b| b.at == at).copied();
-                let block = match known {
+                let block = match self.dir_block(dir, at) {
                     Some(block) => block,
                     None => match self.add_dir_block(&info, at)? {
                         Some(block) => block,
@@ -257,6 +255,7 @@ impl Checker {
         })?;
         if done.is_none() {
             self.scan.dir_blocks.pop();
+            self.scan.dir_index = None;
             self.write(place, before);
             return Ok(None);
         }
@@ -287,15 +286,25 @@ impl Checker {
             head.size.set(old.max(size));
         })?;
         self.scan.dir_blocks.push(block);
+        if let Some(index) = &mut self.scan.dir_index {
+            index.insert((dir.ino, at), block);
+        }
         Ok(Some(block))
     }
 
-    /// Blocks of a directory.
-    pub(super) fn blocks_of(&self, dir: &DirInfo) -> Vec<DirBlock> {
-        let known = self.scan.dir_blocks.iter().skip(dir.blocks);
-        let own = known.filter(|b| b.dir == dir.ino);
-        own.filter(|b| !self.scan.lost.contains(&(b.owner.0.0, b.owner.1)))
-            .copied()
-            .collect()
+    /// A directory's block; `None` at a hole.
+    fn dir_block(&mut self, dir: Ino, at: u64) -> Option<DirBlock> {
+        let Scan {
+            dir_blocks,
+            dir_index,
+            lost,
+            ..
+        } = &mut self.scan;
+        let index = dir_index.get_or_insert_with(|| {
+            let kept = |b: &&DirBlock| !lost.contains(&(b.owner.0.0, b.owner.1));
+            let blocks = dir_blocks.iter().filter(kept);
+            blocks.map(|b| ((b.dir, b.at), *b)).collect()
+        });
+        index.get(&(dir, at)).copied()
     }
 }

@@ -160,6 +160,8 @@ pub(super) struct Scan {
     pub summaries_missing: BTreeMap<u32, Vec<(u16, Summary)>>,
     pub dirs: Vec<DirInfo>,
     pub dir_blocks: Vec<DirBlock>,
+    /// The same by directory and position, once a name is added.
+    pub dir_index: Option<HashMap<(Ino, u64), DirBlock>>,
     /// Blocks counted: in use and reserved.
     pub blocks: u64,
     pub nodes: u64,
