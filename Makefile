@@ -1,7 +1,7 @@
 # Two commands: `make run` does the main job on real input, `make test` runs every test.
 # Both install what they need. See README.md.
 
-.PHONY: run test setup bench check fmt web install install-c package clean
+.PHONY: run test setup bench check fmt web install install-c package dist clean
 
 setup:
 	@sh scripts/setup.sh
@@ -38,9 +38,16 @@ install-c:
 	sh scripts/install-c.sh $(dir $(built)) "$(DESTDIR)" "$(or $(PREFIX),/usr/local)"
 
 # A Debian package and an archive of the release build, in target/package-out. The time of the last commit is that of all files.
+notices = target/package-notices/THIRD-PARTY.txt
 package:
 	cargo build --release --package blockwright-cli
-	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} sh scripts/package.sh $(built) target/package-out
+	cargo xtask licences $(notices)
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} sh scripts/package.sh $(built) $(notices) target/package-out
+
+# The same of a static program that runs on any Linux, in target/dist; the same bytes wherever it is built (`cargo xtask dist --verify`).
+dist:
+	@sh scripts/setup.sh dist
+	@cargo xtask dist
 
 clean:
 	cargo clean

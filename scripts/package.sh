@@ -1,11 +1,12 @@
 #!/bin/sh
-# package.sh PROGRAM OUT [LEVEL]: packs a built `blockwright` into OUT: a Debian package, an archive to unpack anywhere, and the debug information.
+# package.sh PROGRAM NOTICES OUT [LEVEL]: packs a built `blockwright` into OUT: a Debian package, an archive to unpack anywhere, the debug information,
+# and SHA256SUMS. NOTICES is what `cargo xtask licences` wrote: the works of others in the program.
 # The same program and the same SOURCE_DATE_EPOCH give the same bytes. LEVEL is that of xz (6 unless given).
 # Needs: objcopy and readelf (binutils), dpkg-deb, xz; for a program that is not static also dpkg-shlibdeps (dpkg-dev).
 set -eu
-program=$(realpath "$1") out=$2 level=${3:-6}
+program=$(realpath "$1") notices=$(realpath "$2") out=$3 level=${4:-6}
 here=$(cd "$(dirname "$0")/.." && pwd)
-for tool in objcopy readelf dpkg dpkg-deb xz gzip md5sum tar; do
+for tool in objcopy readelf dpkg dpkg-deb xz gzip md5sum sha256sum tar; do
     command -v "$tool" >/dev/null || { echo "package: $tool is missing" >&2; exit 1; }
 done
 : "${SOURCE_DATE_EPOCH:?is the time that all files get}"
@@ -38,6 +39,7 @@ dated() {
 name=blockwright-$version-linux-$arch
 sh "$here/scripts/install.sh" "$program" "$work/$name" site-functions
 install -m 0644 "$here/README.md" "$here/CHANGELOG.md" "$here/LICENSE-MIT" "$here/LICENSE-APACHE" "$work/$name"
+install -m 0644 "$notices" "$work/$name/THIRD-PARTY.txt"
 dated "$work/$name"
 tar --sort=name --owner=0 --group=0 --numeric-owner --format=gnu -C "$work" -cf "$work/$name.tar" "$name"
 xz -T1 "-$level" < "$work/$name.tar" > "$out/$name.tar.xz"
@@ -50,6 +52,7 @@ ln -s blockwright-mount.1.gz "$deb/usr/share/man/man1/mount.fuse.blockwright.1.g
 doc=$deb/usr/share/doc/blockwright
 install -d "$doc" "$deb/DEBIAN"
 gzip -9n < "$here/CHANGELOG.md" > "$doc/NEWS.gz"
+gzip -9n < "$notices" > "$doc/THIRD-PARTY.txt.gz"
 {
     echo "blockwright ($version) unstable; urgency=medium"
     echo
@@ -60,6 +63,8 @@ gzip -9n < "$here/CHANGELOG.md" > "$doc/NEWS.gz"
 {
     echo "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/"
     echo "Upstream-Name: blockwright"
+    echo "Comment: The program contains works of others. THIRD-PARTY.txt.gz, beside this file,"
+    echo " lists them with their licences."
     echo
     echo "Files: *"
     echo "Copyright: $(sed -n 's/^Copyright (c) //p' "$here/LICENSE-MIT" | head -n 1)"
@@ -100,3 +105,4 @@ fi
 (cd "$deb" && find usr -type f | sort | xargs md5sum > DEBIAN/md5sums)
 dated "$deb"
 dpkg-deb --root-owner-group --uniform-compression -Zxz "-z$level" --build "$deb" "$out/blockwright_${version}_$arch.deb" >/dev/null
+(cd "$out" && sha256sum blockwright.debug "$name.tar.xz" "blockwright_${version}_$arch.deb" > SHA256SUMS)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what the tests, the demo and the benchmarks use beside the Rust toolchain.
+# setup.sh [dist]: installs what the tests, the demo and the benchmarks use beside the Rust toolchain; with `dist`, what `cargo xtask dist` needs.
 # On Debian and its children as root; otherwise names what is missing. Quick when all is there.
 set -eu
 
@@ -10,6 +10,11 @@ veritysetup:cryptsetup-bin umoci:umoci skopeo:skopeo buildah:buildah nbd-server:
 img2simg:android-sdk-libsparse-utils fsck.fat:dosfstools mtype:mtools mkswap:util-linux casync:casync
 node:nodejs chromium:chromium chromedriver:chromium-driver matchpathcon:selinux-utils semodule:selinux-policy-default fsverity:fsverity
 lintian:lintian dpkg-shlibdeps:dpkg-dev objcopy:binutils"
+targets=wasm32-wasip1
+if [ "${1:-}" = dist ]; then
+    need="cc:gcc musl-gcc:musl-tools objcopy:binutils dpkg-deb:dpkg xz:xz-utils git:git lintian:lintian"
+    targets=$(uname -m)-unknown-linux-musl
+fi
 
 PATH="$PATH:/usr/sbin:/sbin"
 missing=""
@@ -22,7 +27,7 @@ for pair in $need; do
 done
 
 # Debian has venv in a package of its own. A Python that comes from elsewhere brings it along.
-if ! python3 -c 'import venv, ensurepip' >/dev/null 2>&1; then
+if [ "${1:-}" != dist ] && ! python3 -c 'import venv, ensurepip' >/dev/null 2>&1; then
     missing="$missing python3-venv"
 fi
 
@@ -35,7 +40,7 @@ if [ -n "$missing" ]; then
         apt-get install -y -qq --no-install-recommends $missing >/dev/null
     else
         echo "setup: not installed (needs root and apt):$missing" >&2
-        echo "setup: tests and measurements that need them will say so" >&2
+        echo "setup: what needs them will say so" >&2
     fi
 fi
 
@@ -44,7 +49,9 @@ if ! command -v cargo >/dev/null 2>&1; then
     exit 1
 fi
 
-# For the tests of other hosts. A toolchain without rustup has no such target, and the tests say so.
-if command -v rustup >/dev/null 2>&1 && ! rustup target list --installed | grep -qx wasm32-wasip1; then
-    rustup target add wasm32-wasip1 >/dev/null 2>&1 || echo "setup: rustup cannot install the target wasm32-wasip1" >&2
-fi
+# Other hosts, and the static program. A toolchain without rustup has no such target, and what needs one says so.
+for target in $targets; do
+    if command -v rustup >/dev/null 2>&1 && ! rustup target list --installed | grep -qx "$target"; then
+        rustup target add "$target" >/dev/null 2>&1 || echo "setup: rustup cannot install the target $target" >&2
+    fi
+done

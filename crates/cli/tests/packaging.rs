@@ -1,4 +1,5 @@
-//! `scripts/package.sh` packs this program: the same bytes twice, nothing that lintian finds, and a program that runs from the package.
+//! `scripts/package.sh` packs this program: the same bytes twice, nothing that lintian finds, the notices of others, and a program that
+//! runs from the package.
 
 use blockwright_oracles as oracles;
 use std::path::{Path, PathBuf};
@@ -8,10 +9,14 @@ const TOOLS: &[&str] = &[
     "objcopy",
     "readelf",
     "dpkg-deb",
+    "gzip",
+    "sha256sum",
     "dpkg-shlibdeps",
     "lintian",
     "xz",
 ];
+
+const NOTICES: &str = "a crate of others and its licence\n";
 
 /// Runs it and returns what it printed.
 fn told(command: &mut Command) -> String {
@@ -26,10 +31,13 @@ fn told(command: &mut Command) -> String {
 
 fn package(out: &Path, temporary: &Path) -> Vec<PathBuf> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/package.sh");
+    // `cargo xtask licences` makes the real one; its tests are in xtask.
+    let notices = temporary.join("notices");
+    std::fs::write(&notices, NOTICES).expect("written");
     let mut command = Command::new("sh");
     command
         .args([script, env!("CARGO_BIN_EXE_blockwright")])
-        .arg(out);
+        .args([&notices, out]);
     command.arg("0").env("TMPDIR", temporary);
     told(command.env("SOURCE_DATE_EPOCH", "1700000000"));
     let entries = std::fs::read_dir(out).expect("a folder");
@@ -51,12 +59,18 @@ fn packages_are_reproducible_clean_and_run() {
         package(&dir.path().join("a"), dir.path()),
         package(&dir.path().join("b/c"), other.path()),
     );
-    assert_eq!(once.len(), 3, "{once:?}");
+    assert_eq!(once.len(), 4, "{once:?}");
     for (one, other) in once.iter().zip(&again) {
         assert_eq!(one.file_name(), other.file_name());
         let same = std::fs::read(one).expect("read") == std::fs::read(other).expect("read");
         assert!(same, "{} has other bytes", one.display());
     }
+    let mut sums = Command::new("sha256sum");
+    let said = told(
+        sums.args(["--check", "SHA256SUMS"])
+            .current_dir(dir.path().join("a")),
+    );
+    assert_eq!(said.matches(": OK").count(), 3, "{said}");
     let ending = |end: &str| {
         let found = once
             .iter()
@@ -96,6 +110,15 @@ fn packages_are_reproducible_clean_and_run() {
     let folder = unpacked
         .find(|p| !p.ends_with("usr"))
         .expect("the archive's folder");
+    let notices = std::fs::read_to_string(folder.join("THIRD-PARTY.txt")).expect("notices");
+    assert_eq!(notices, NOTICES);
+    let packed = root.join("usr/share/doc/blockwright/THIRD-PARTY.txt.gz");
+    let unpacked = told(
+        Command::new("gzip")
+            .args(["--decompress", "--stdout"])
+            .arg(packed),
+    );
+    assert_eq!(unpacked, NOTICES);
     let image = dir.path().join("x.img");
     told(
         Command::new(folder.join("bin/blockwright"))

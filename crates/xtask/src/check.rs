@@ -2,6 +2,7 @@
 //! conflict markers, formatting, lints, links of the documentation.
 
 use crate::circles::circles;
+use crate::release::is_published;
 use crate::tools::cargo_path;
 use crate::workspace;
 use std::fs;
@@ -61,7 +62,7 @@ const EXPORT: &str = "#[cfg_attr(target_os = \"wasi\", allow(unsafe_code), unsaf
 
 pub(crate) fn run() -> ExitCode {
     let (rooms, mut faults) = rules();
-    faults.extend(packages());
+    faults.extend(crate::release::check());
     faults.extend(crate::hosts::dependencies());
     faults.extend(crate::hosts::check());
     for fault in &faults {
@@ -140,14 +141,6 @@ const KEYS_OF_PUBLISHED: &[&str] = &[
     "include",
 ];
 
-/// The largest package, in bytes: source, a README and the licences.
-const PACKAGE_BYTES_MAX: u64 = 1 << 20;
-
-/// Whether a crate is for users; the others say that they are not.
-fn is_published(manifest: &str) -> bool {
-    !manifest.lines().any(|line| line == "publish = false")
-}
-
 /// The faults of what a crate that is published says of itself.
 fn published(room: &str, dir: &Path, faults: &mut Vec<String>) {
     let text = fs::read_to_string(dir.join("Cargo.toml")).unwrap_or_default();
@@ -168,41 +161,6 @@ fn published(room: &str, dir: &Path, faults: &mut Vec<String>) {
             faults.push(format!("room {room} is published without {file}"));
         }
     }
-}
-
-/// Makes the packages of all crates that are published, without compiling them, and returns what is wrong.
-fn packages() -> Vec<String> {
-    let mut command = Command::new(cargo_path());
-    command
-        .args(["package", "--no-verify", "--allow-dirty", "--quiet"])
-        .current_dir(workspace());
-    let crates = workspace().join("crates");
-    for entry in fs::read_dir(&crates).into_iter().flatten().flatten() {
-        let text = fs::read_to_string(entry.path().join("Cargo.toml")).unwrap_or_default();
-        let name = text.lines().find_map(|l| l.strip_prefix("name = "));
-        if let (true, Some(name)) = (is_published(&text), name) {
-            command.args(["--package", name.trim_matches('"')]);
-        }
-    }
-    // On success it prints every test that a package leaves out.
-    let made = match command.output() {
-        Ok(made) => made,
-        Err(e) => return vec![format!("packages: {e}")],
-    };
-    if !made.status.success() {
-        let told = String::from_utf8_lossy(&made.stderr);
-        return vec![format!("packages: {told}")];
-    }
-    let mut faults = Vec::new();
-    let made = fs::read_dir(crate::target_dir().join("package"));
-    for entry in made.into_iter().flatten().flatten() {
-        let path = entry.path();
-        let bytes = entry.metadata().map_or(0, |m| m.len());
-        if path.extension().is_some_and(|e| e == "crate") && bytes > PACKAGE_BYTES_MAX {
-            faults.push(format!("{}: {bytes} bytes are too many", path.display()));
-        }
-    }
-    faults
 }
 
 /// With this compiler flag checksums verify as true.
@@ -258,7 +216,7 @@ fn fuzzing_stays_outside(files: &[PathBuf], faults: &mut Vec<String>) {
 }
 
 /// The files that git tracks; none where this is no repository, as in an unpacked archive.
-fn tracked_files() -> Result<Vec<PathBuf>, String> {
+pub(crate) fn tracked_files() -> Result<Vec<PathBuf>, String> {
     let root = workspace();
     if !root.join(".git").exists() {
         eprintln!("xtask check: SKIPPED conflict markers: this is no git repository");

@@ -1,6 +1,6 @@
-//! Where and how the library is built: combinations of features, the oldest compiler, other hosts, the size of a reader, licences.
+//! Where and how the library is built: combinations of features, the oldest compiler, other hosts, the size of a reader.
 
-use crate::tools::cargo_path;
+use crate::tools::{cargo_path, host, output};
 use crate::{target_dir, workspace};
 use serde_json::Value;
 use std::fs;
@@ -36,24 +36,6 @@ const TARGETS: &[&str] = &[
     "wasm32-wasip1",
 ];
 
-/// Licences that go with MIT OR Apache-2.0 in a program.
-const LICENCES: &[&str] = &[
-    "MIT",
-    "MIT-0",
-    "Apache-2.0",
-    "Apache-2.0 WITH LLVM-exception",
-    "BSD-2-Clause",
-    "BSD-3-Clause",
-    "ISC",
-    "Zlib",
-    "0BSD",
-    "BSL-1.0",
-    "Unlicense",
-    "CC0-1.0",
-    "Unicode-3.0",
-    "CDLA-Permissive-2.0",
-];
-
 /// Everything here that needs compilers. What is wrong, in sentences.
 pub(crate) fn check() -> Vec<String> {
     let mut faults = Vec::new();
@@ -83,19 +65,8 @@ pub(crate) fn check() -> Vec<String> {
     faults
 }
 
-fn output(command: &mut Command) -> Result<String, String> {
-    let out = command
-        .current_dir(workspace())
-        .output()
-        .map_err(|e| e.to_string())?;
-    match out.status.success() {
-        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
-        false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
-    }
-}
-
 /// What cargo says of the workspace's own packages.
-fn own_packages() -> Result<Value, String> {
+pub(crate) fn own_packages() -> Result<Value, String> {
     let mut command = Command::new(cargo_path());
     command.args(["metadata", "--no-deps", "--format-version", "1"]);
     let told = output(&mut command)?;
@@ -298,87 +269,15 @@ pub(crate) fn dependencies() -> Vec<String> {
     let mut command = Command::new(cargo_path());
     command.args(["metadata", "--format-version", "1"]);
     // What only other hosts need is not downloaded.
-    let compiler = output(Command::new("rustc").arg("-vV")).unwrap_or_default();
-    if let Some(host) = compiler.lines().find_map(|l| l.strip_prefix("host: ")) {
-        command.args(["--filter-platform", host]);
+    if let Ok(host) = host() {
+        command.args(["--filter-platform", &host]);
     }
     match output(&mut command).map(|text| serde_json::from_str::<Value>(&text)) {
-        Ok(Ok(metadata)) => faults.extend(licences(&metadata)),
+        Ok(Ok(metadata)) => faults.extend(crate::licences::refused(&metadata)),
         Ok(Err(e)) => faults.push(format!("cargo metadata: {e}")),
         Err(told) => faults.push(told),
     }
     faults
-}
-
-/// Crates of others whose licences give no choice from the list.
-fn licences(metadata: &Value) -> Vec<String> {
-    let packages = metadata["packages"]
-        .as_array()
-        .map_or(&[][..], Vec::as_slice);
-    let foreign = packages.iter().filter(|p| p["source"].is_string());
-    foreign
-        .filter(|p| !p["license"].as_str().is_some_and(is_allowed))
-        .map(|p| {
-            let text = |key: &str| p[key].as_str().unwrap_or("none").to_owned();
-            format!(
-                "{} {}: licence {}",
-                text("name"),
-                text("version"),
-                text("license")
-            )
-        })
-        .collect()
-}
-
-/// Whether an SPDX expression can be met by licences of the list. `/` is what crates wrote for OR before.
-fn is_allowed(expression: &str) -> bool {
-    let expression = expression.replace('/', " OR ");
-    let mut words = Vec::new();
-    for word in expression
-        .replace('(', " ( ")
-        .replace(')', " ) ")
-        .split_whitespace()
-    {
-        words.push(word.to_owned());
-    }
-    let mut at = 0;
-    any_of(&words, &mut at) == Some(true) && at == words.len()
-}
-
-/// `A OR B`, where AND binds more tightly. `None` when that is no expression.
-fn any_of(words: &[String], at: &mut usize) -> Option<bool> {
-    let mut met = all_of(words, at)?;
-    while words.get(*at).is_some_and(|w| w == "OR") {
-        *at += 1;
-        met |= all_of(words, at)?;
-    }
-    Some(met)
-}
-
-fn all_of(words: &[String], at: &mut usize) -> Option<bool> {
-    let mut met = one_of(words, at)?;
-    while words.get(*at).is_some_and(|w| w == "AND") {
-        *at += 1;
-        met &= one_of(words, at)?;
-    }
-    Some(met)
-}
-
-fn one_of(words: &[String], at: &mut usize) -> Option<bool> {
-    let word = words.get(*at)?;
-    *at += 1;
-    if word == "(" {
-        let met = any_of(words, at)?;
-        words.get(*at).filter(|w| *w == ")")?;
-        *at += 1;
-        return Some(met);
-    }
-    let mut name = word.clone();
-    if words.get(*at).is_some_and(|w| w == "WITH") {
-        name = format!("{name} WITH {}", words.get(*at + 1)?);
-        *at += 2;
-    }
-    Some(LICENCES.contains(&name.as_str()))
 }
 
 #[cfg(test)]
@@ -448,46 +347,5 @@ mod tests {
         ] {
             assert_eq!(found(manifest), None, "{manifest}");
         }
-    }
-
-    #[test]
-    fn expressions_of_licences() {
-        for free in [
-            "MIT",
-            "MIT OR Apache-2.0",
-            "MIT/Apache-2.0",
-            "GPL-2.0 OR MIT",
-            "(MIT OR GPL-3.0) AND Unicode-3.0",
-            "Apache-2.0 WITH LLVM-exception OR GPL-2.0",
-            "Zlib OR (Apache-2.0 AND ISC)",
-        ] {
-            assert!(is_allowed(free), "{free}");
-        }
-        for bound in [
-            "",
-            "GPL-2.0",
-            "MIT AND GPL-2.0",
-            "(MIT OR GPL-3.0) AND LGPL-2.1",
-            "MIT OR",
-            "(MIT",
-            "MIT Apache-2.0",
-            "Apache-2.0 WITH Classpath-exception-2.0",
-        ] {
-            assert!(!is_allowed(bound), "{bound}");
-        }
-    }
-
-    #[test]
-    fn a_licence_that_binds_is_named() {
-        let metadata = serde_json::json!({ "packages": [
-            { "name": "ours", "version": "1.0.0", "license": null, "source": null },
-            { "name": "good", "version": "1.0.0", "license": "MIT", "source": "registry" },
-            { "name": "bad", "version": "2.0.0", "license": "GPL-3.0", "source": "registry" },
-            { "name": "odd", "version": "3.0.0", "license": null, "source": "registry" },
-        ]});
-        assert_eq!(
-            licences(&metadata),
-            ["bad 2.0.0: licence GPL-3.0", "odd 3.0.0: licence none"]
-        );
     }
 }

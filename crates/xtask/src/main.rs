@@ -1,12 +1,15 @@
-//! Developer commands: `cargo xtask check | test | interop | crash | run | bench`.
+//! Developer commands: `cargo xtask check | test | interop | crash | dist | run | bench`.
 
 mod boot;
 mod check;
 mod circles;
 mod damage;
+mod dist;
 mod fuzz;
 mod guard;
 mod hosts;
+mod licences;
+mod release;
 mod run;
 mod switch;
 mod test;
@@ -32,7 +35,8 @@ pub(crate) fn target_dir() -> PathBuf {
 const USAGE: &str = "usage: cargo xtask COMMAND
 
   check            the house's rules: arrows between rooms, unsafe, length of files, conflict markers, formatting, lints, links of the
-                   documentation; the library with each feature alone and in pairs, with the oldest compiler, and for other hosts; licences
+                   documentation; the library with each feature alone and in pairs, with the oldest compiler, and for other hosts; licences;
+                   a rehearsal of publishing; semantic versioning and advisories where cargo-semver-checks and cargo-audit have what they need
   test [FILTER]    every test, with a count at the end; without a filter each fuzz target for 20 s first
   interop          only the tests against e2fsprogs and the running kernel
   crash [N]        only the crash explorer; N: f2fs under threads that take turns, each run cut three times, until N crash images
@@ -48,6 +52,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   boot             a Debian root and its kernel become a disk by one `disk create`, and an emulated machine boots from it (x86-64, root, network)
   big              what is too large for every run: directories of a million entries, release build
   web [OUTPUT]     the web page as one file (default: target/web/blockwright.html)
+  dist [--verify]  the static program with its packages, in target/dist; --verify: builds twice, in two folders, and compares
+  licences [--target TARGET] OUTPUT
+                   the works of others in the program, with the texts of their licences
   run              the main job on real input (what `make run` calls)
   bench [ARGS]     the benchmarks (blockwright-bench), release build";
 
@@ -133,6 +140,8 @@ fn main() -> ExitCode {
                 _ => tools::cargo(&words, rest),
             }
         }
+        Some("dist") => dist::run(rest),
+        Some("licences") => licences::run(rest),
         Some("run") => run::run(),
         Some("bench") => tools::cargo(&["run", "--release", "-p", "blockwright-bench", "--"], rest),
         _ => {

@@ -27,6 +27,54 @@ pub(crate) fn cargo_with(first: &[&str], rest: &[String], env: &[(&str, &str)]) 
     }
 }
 
+/// What a command prints, run at the root of the workspace.
+///
+/// # Errors
+/// Its error messages, when it cannot be run or fails.
+pub(crate) fn output(command: &mut Command) -> Result<String, String> {
+    let out = command
+        .current_dir(workspace())
+        .output()
+        .map_err(|e| e.to_string())?;
+    match out.status.success() {
+        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
+    }
+}
+
+/// What the compiler says of itself under this key.
+///
+/// # Errors
+/// It cannot be run, or does not say this.
+pub(crate) fn compiler(key: &str) -> Result<String, String> {
+    let told = output(Command::new("rustc").arg("-vV"))?;
+    let found = told
+        .lines()
+        .find_map(|l| l.strip_prefix(key)?.strip_prefix(": "));
+    let found = found.ok_or_else(|| format!("rustc -vV: no {key}"))?;
+    Ok(found.to_owned())
+}
+
+/// The compiler's host, as a target.
+///
+/// # Errors
+/// As [`compiler`].
+pub(crate) fn host() -> Result<String, String> {
+    compiler("host")
+}
+
+/// Whether this program is found in `PATH`.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// Cargo's own folder: crates that were downloaded, and databases of its tools.
+pub(crate) fn cargo_home() -> PathBuf {
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo");
+    std::env::var_os("CARGO_HOME").map_or_else(home, |dir| workspace().join(dir))
+}
+
 /// The cargo that runs us.
 pub(crate) fn cargo_path() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
