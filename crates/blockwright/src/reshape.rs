@@ -32,7 +32,7 @@ use blockwright_reshape::{ReshapeError, ext4, f2fs};
 use std::sync::Arc;
 
 pub use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
-pub use blockwright_reshape::ext4::settings::{Reserved, Settings};
+pub use blockwright_reshape::ext4::settings::{ExternalJournal, Reserved, Settings};
 pub use blockwright_reshape::random_uuid;
 pub use blockwright_reshape::resized::{Mode, Parts, Resized};
 pub use blockwright_reshape::watch::{Phase, Progress, Watch};
@@ -76,12 +76,29 @@ pub fn resize_watched(
     mode: Mode,
     watch: &Watch,
 ) -> Result<Resized> {
+    resize_with_journal(device, None, bytes, mode, watch)
+}
+
+/// As [`resize_watched`], of an ext4 volume whose journal is on another device.
+///
+/// # Errors
+/// As [`resize_watched`]; `Invalid` for a journal that is not the volume's.
+pub fn resize_with_journal(
+    device: &SharedDevice,
+    journal: Option<&ExternalJournal>,
+    bytes: u64,
+    mode: Mode,
+    watch: &Watch,
+) -> Result<Resized> {
     match format::detect(device)? {
         Format::Ext4 => {
-            let device = recovered(device, mode)?;
-            Ok(ext4::resize::resize(&device, bytes, mode, watch)?)
+            let change = |device: &SharedDevice, journal: Option<&ExternalJournal>, mode| {
+                ext4::resize::resize_with(device, journal, bytes, mode, watch)
+            };
+            recovered(device, journal, mode, &change)
         }
         Format::F2fs => {
+            refuse_journal(journal)?;
             let device = reopened(device, mode)?;
             Ok(f2fs::resize::resize(&device, bytes, mode, watch)?)
         }
@@ -107,12 +124,29 @@ pub fn resize_to_minimum_watched(
     mode: Mode,
     watch: &Watch,
 ) -> Result<Resized> {
+    resize_to_minimum_with_journal(device, None, free, mode, watch)
+}
+
+/// As [`resize_to_minimum_watched`], of an ext4 volume whose journal is on another device.
+///
+/// # Errors
+/// As [`resize_with_journal`].
+pub fn resize_to_minimum_with_journal(
+    device: &SharedDevice,
+    journal: Option<&ExternalJournal>,
+    free: u64,
+    mode: Mode,
+    watch: &Watch,
+) -> Result<Resized> {
     match format::detect(device)? {
         Format::Ext4 => {
-            let device = recovered(device, mode)?;
-            Ok(ext4::resize::resize_to_minimum(&device, free, mode, watch)?)
+            let change = |device: &SharedDevice, journal: Option<&ExternalJournal>, mode| {
+                ext4::resize::resize_to_minimum_with(device, journal, free, mode, watch)
+            };
+            recovered(device, journal, mode, &change)
         }
         Format::F2fs => {
+            refuse_journal(journal)?;
             let device = reopened(device, mode)?;
             Ok(f2fs::resize::resize_to_minimum(&device, free, mode, watch)?)
         }
@@ -123,8 +157,7 @@ pub fn resize_to_minimum_watched(
 ///
 /// # Errors
 /// `Invalid` and `Unsupported` for settings that are invalid or cannot be changed, `Busy` for a volume that must be checked first, `Corrupt`,
-/// `NoSpace`, `Io`. With the first three nothing was changed, as far as it can be known before. With the others a part of the settings may be changed; the volume is whole. If there is no room for the
-/// journal that replaces one, the volume may have none.
+/// `NoSpace`, `Io`. Of ext4, nothing was written but with `Io`: a part of the settings may be changed then.
 pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     set_watched(device, settings, &Watch::default())
 }
@@ -136,10 +169,19 @@ pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
 pub fn set_watched(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
     match format::detect(device)? {
         Format::Ext4 => {
-            let device = recovered(device, Mode::Change)?;
-            Ok(ext4::settings::set(&device, settings, watch)?)
+            let change = |device: &SharedDevice, journal: Option<&ExternalJournal>, _: Mode| {
+                let settings = Settings {
+                    journal: journal.cloned(),
+                    ..settings.clone()
+                };
+                ext4::settings::set(device, &settings, watch)
+            };
+            recovered(device, settings.journal.as_ref(), Mode::Change, &change)
         }
-        Format::F2fs => Ok(f2fs::set(device, settings)?),
+        Format::F2fs => {
+            refuse_journal(settings.journal.as_ref())?;
+            Ok(f2fs::set(device, settings)?)
+        }
     }
 }
 
@@ -222,34 +264,72 @@ fn superblock(device: &SharedDevice) -> Result<RawSuperblock> {
         .map_err(|e| Error::new(ErrorKind::Corrupt, e.to_string()))
 }
 
-/// The device with its journal replayed and its orphans removed, if that is all there is to do: in memory for a dry run.
-fn recovered(device: &SharedDevice, mode: Mode) -> Result<SharedDevice> {
+/// A change of a volume on a device.
+type Change<'a, T> = &'a dyn Fn(
+    &SharedDevice,
+    Option<&ExternalJournal>,
+    Mode,
+) -> std::result::Result<T, ReshapeError>;
+
+/// Changes a volume whose journal was replayed and whose orphans were removed, if that is all there is to do before. For a dry run that happens in memory; and for a
+/// change it happens in memory first, so that a change that is refused leaves the journal as it was, too.
+fn recovered<T>(
+    device: &SharedDevice,
+    journal: Option<&ExternalJournal>,
+    mode: Mode,
+    change: Change<'_, T>,
+) -> Result<T> {
     let raw = superblock(device)?;
     let features = raw.features();
     let waits = features.has_incompat(Incompat::NEEDS_RECOVERY)
         || features.has_ro_compat(RoCompat::ORPHAN_PRESENT)
         || raw.last_orphan.get() != 0;
     if !waits || raw.state().contains(State::ERROR) {
-        return Ok(device.clone());
+        return Ok(change(device, journal, mode)?);
     }
-    let device = match mode {
-        Mode::Change => device.clone(),
-        Mode::DryRun => Arc::new(OverlayDevice::new(device.clone())),
-    };
-    open_and_close(device)
+    let over =
+        |device: &SharedDevice| -> SharedDevice { Arc::new(OverlayDevice::new(device.clone())) };
+    let trial = over(device);
+    let trial_journal = journal.map(|journal| ExternalJournal {
+        device: over(&journal.device),
+        ..journal.clone()
+    });
+    open_and_close(trial.clone(), trial_journal.as_ref())?;
+    let changed = change(&trial, trial_journal.as_ref(), mode)?;
+    if mode == Mode::DryRun {
+        return Ok(changed);
+    }
+    open_and_close(device.clone(), journal)?;
+    Ok(change(device, journal, mode)?)
+}
+
+/// f2fs has no journal.
+fn refuse_journal(journal: Option<&ExternalJournal>) -> Result<()> {
+    match journal {
+        None => Ok(()),
+        Some(_) => Err(Error::new(
+            ErrorKind::Invalid,
+            "a journal device is named, and f2fs has no journal",
+        )),
+    }
 }
 
 /// The f2fs device after a mount: what was synced after the last checkpoint counts, and files without a name are gone. A clean checkpoint does not say that
 /// there is nothing to recover. In memory for a dry run.
 fn reopened(device: &SharedDevice, mode: Mode) -> Result<SharedDevice> {
     f2fs::resize::refuse(device)?;
-    open_and_close(match mode {
+    let device = match mode {
         Mode::Change => device.clone(),
         Mode::DryRun => Arc::new(OverlayDevice::new(device.clone())),
-    })
+    };
+    open_and_close(device.clone(), None)?;
+    Ok(device)
 }
 
-fn open_and_close(device: SharedDevice) -> Result<SharedDevice> {
-    VolumeOptions::new().open_device(device.clone())?.close()?;
-    Ok(device)
+fn open_and_close(device: SharedDevice, journal: Option<&ExternalJournal>) -> Result<()> {
+    let mut options = VolumeOptions::new();
+    if let Some(journal) = journal {
+        options = options.journal_device(journal.device.clone());
+    }
+    options.open_device(device)?.close()
 }

@@ -146,3 +146,131 @@ fn a_mount_takes_the_journal_along() {
     let place = dirty.to_str().unwrap();
     assert_eq!(run(&["check", "-n", place], None, &[]).0, Some(0));
 }
+
+/// Journals and volumes that are made, attached and detached here, beside e2fsprogs.
+#[test]
+fn a_journal_is_made_attached_and_detached() {
+    if !have("mke2fs") || !have("e2fsck") || !have("dumpe2fs") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (volume, journal) = (scratch.path("volume.img"), scratch.path("journal.img"));
+    let (place, log) = (volume.to_str().unwrap(), journal.to_str().unwrap());
+    let field = |image: &Path, name: &str| {
+        let said = output(Command::new("dumpe2fs").arg("-h").arg(image)).stdout;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let line = said.lines().find_map(|l| l.strip_prefix(name));
+        line.unwrap_or_default()
+            .trim_start_matches(':')
+            .trim()
+            .to_owned()
+    };
+    let done = |args: &[&str], journal: Option<&Path>| {
+        let (code, text) = run(args, journal, &[]);
+        assert_eq!(code, Some(0), "{args:?}: {text}");
+        text
+    };
+    let clean = |journal: Option<&Path>| {
+        let mut e2fsck = Command::new("e2fsck");
+        e2fsck.arg("-fn");
+        if let Some(journal) = journal {
+            e2fsck.arg("-j").arg(journal);
+        }
+        let out = output(e2fsck.arg(&volume));
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert_eq!(out.status.code(), Some(0), "{said}");
+    };
+    for block in ["1024", "4096"] {
+        // A log of what was there before must not be read.
+        std::fs::write(&journal, vec![0xC0; 9 << 20]).unwrap();
+        let make = [
+            "mkfs",
+            "-F",
+            "-O",
+            "journal_dev",
+            "-b",
+            block,
+            "-L",
+            "log",
+            log,
+            "8M",
+        ];
+        let said = done(&make, None);
+        assert!(said.contains("a journal"), "{said}");
+        assert_eq!(field(&journal, "Journal number of users"), "0");
+        assert_eq!(field(&journal, "Filesystem volume name"), "log");
+        // One that a volume uses, and one with other blocks, is refused, and nothing is made.
+        let device = format!("device={log}");
+        let other = if block == "1024" { "2048" } else { "1024" };
+        let (code, text) = run(
+            &["mkfs", "-F", "-b", other, "-J", &device, place, "32M"],
+            None,
+            &[],
+        );
+        assert!(code != Some(0) && text.contains("blocks of"), "{text}");
+        done(
+            &[
+                "mkfs",
+                "-F",
+                "-q",
+                "-O",
+                "orphan_file",
+                "-J",
+                &device,
+                place,
+                "32M",
+            ],
+            None,
+        );
+        assert_eq!(field(&volume, "Block size"), block);
+        assert_eq!(
+            field(&volume, "Journal UUID"),
+            field(&journal, "Filesystem UUID")
+        );
+        assert_eq!(
+            field(&journal, "Journal users"),
+            field(&volume, "Filesystem UUID")
+        );
+        clean(Some(&journal));
+        let second = scratch.path("second.img");
+        let second = second.to_str().unwrap();
+        let (code, text) = run(&["mkfs", "-F", second, "32M"], Some(&journal), &[]);
+        assert!(code != Some(0) && text.contains("has a user"), "{text}");
+        // Changes that wait in it are replayed before it goes; without it, it stays.
+        let (dirty, dirty_log) = crash(&volume, &journal);
+        std::fs::copy(&dirty, &volume).unwrap();
+        std::fs::copy(&dirty_log, &journal).unwrap();
+        let before = std::fs::read(&volume).unwrap();
+        let (code, text) = run(&["set", place, "features=^has_journal"], None, &[]);
+        assert!(code == Some(1) && text.contains("--journal"), "{text}");
+        let refused = ["set", place, "label=x", "features=verity,^extent"];
+        let (code, _) = run(&refused, Some(&journal), &[]);
+        assert_eq!(code, Some(1));
+        assert!(std::fs::read(&volume).unwrap() == before, "a refusal wrote");
+        done(&["set", place, "features=^has_journal"], Some(&journal));
+        clean(None);
+        assert_eq!(field(&journal, "Journal number of users"), "0");
+        let (_, text) = run(&["cat", &format!("{place}:/kept/file")], None, &[]);
+        assert_eq!(text, "what fsync promised");
+        // And back again; a larger volume logs to it, too.
+        done(&["set", place, "features=+has_journal"], Some(&journal));
+        clean(Some(&journal));
+        done(&["resize", place, "100M"], Some(&journal));
+        done(&["resize", "--minimum", place], Some(&journal));
+        clean(Some(&journal));
+        let (_, text) = run(
+            &["cat", &format!("{place}:/kept/file")],
+            Some(&journal),
+            &[],
+        );
+        assert_eq!(text, "what fsync promised");
+    }
+    let (code, text) = run(
+        &["mkfs", "-F", "-O", "journal_dev", "-m", "1", log, "8M"],
+        None,
+        &[],
+    );
+    assert!(code == Some(2) && text.contains("-m"), "{text}");
+    let (code, text) = run(&["mkfs", "-F", "-O", "journal_dev", log, "512K"], None, &[]);
+    assert!(code != Some(0) && text.contains("1024"), "{text}");
+}

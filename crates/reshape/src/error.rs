@@ -6,8 +6,8 @@ use blockwright_ondisk::ext4::FormatError;
 /// Shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, ReshapeError>;
 
-/// Why a change was not made. With `NotClean` nothing was changed, and with `Invalid` and `Unsupported` nothing of a change of size. With the others, and
-/// in a list of settings whose later part turns out to be impossible, a part may have been: the volume is whole, or the next opening makes it so.
+/// Why a change was not made. Of ext4, nothing was written but with `Device` and `Interrupted`: then a part may have been changed, and the volume is whole, or the
+/// next opening makes it so. Of f2fs, that is so for `NoSpace`, `F2fs` and `Damaged` as well.
 #[derive(Debug, thiserror::Error)]
 pub enum ReshapeError {
     /// The device failed.

@@ -20,10 +20,12 @@ pub enum Phase {
     Data,
     /// It writes or moves metadata. The unit is block groups, directories, or blocks of a table.
     Metadata,
+    /// It goes through the change in memory, to find what refuses it before anything is written. The unit is that of the step that it looks at.
+    Plan,
 }
 
 impl Phase {
-    /// Its name, which is stable: `inodes`, `numbers`, `data` or `metadata`.
+    /// Its name, which is stable: `inodes`, `numbers`, `data`, `metadata` or `plan`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,6 +33,7 @@ impl Phase {
             Phase::Numbers => "numbers",
             Phase::Data => "data",
             Phase::Metadata => "metadata",
+            Phase::Plan => "plan",
         }
     }
 }
@@ -57,6 +60,19 @@ impl Watch {
     #[must_use]
     pub fn new(tell: impl Fn(Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(tell)))
+    }
+
+    /// The watch of a rehearsal: all that it is told is the phase of planning.
+    pub(crate) fn planning(&self) -> Self {
+        let Some(tell) = self.0.clone() else {
+            return Self::default();
+        };
+        Self::new(move |progress| {
+            tell(Progress {
+                phase: Phase::Plan,
+                ..progress
+            })
+        })
     }
 
     /// Tells the progress.

@@ -31,10 +31,12 @@ mod directory;
 mod dumpfile;
 mod fsverity;
 mod image;
+mod journal;
 mod layer;
 pub(crate) mod part;
 mod pax;
 mod policy;
+mod progress;
 mod source;
 mod tar;
 mod target;
@@ -49,8 +51,11 @@ pub use blockwright_mkfs::flags::LeftOut;
 use blockwright_mkfs::tree::{Node, NodeId, Tree};
 use blockwright_mkfs::{Before, MkfsError, Progress, f2fs};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
+use blockwright_reshape::ext4::settings::ExternalJournal;
 pub use image::ContainerImage;
+pub use journal::{JournalBuilder, JournalReport};
 pub use policy::{EntryPolicy, FileContexts, FsConfig, Mtime, OwnerMap, companions};
+pub use progress::BuildProgress;
 pub use target::{BuildDetails, BuildReport};
 
 use budget::Budget;
@@ -64,33 +69,6 @@ use target::{TargetOptions, TargetPlan, not_for_f2fs};
 use tree::LayerTree;
 
 pub(crate) use directory::storable;
-
-/// Progress of a builder. Called from several threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BuildProgress {
-    /// This many more files of the sources are known.
-    Reading {
-        /// Files since the last call.
-        files: u64,
-    },
-    /// The volume is planned; copying begins.
-    Planned {
-        /// Bytes of data to copy, in whole blocks.
-        bytes: u64,
-        /// Bytes of the volume.
-        volume_bytes: u64,
-    },
-    /// So much has been copied by now.
-    Copied {
-        /// Bytes so far.
-        bytes: u64,
-        /// Files that are complete so far.
-        files: u64,
-    },
-    /// All data is in the volume; metadata is being written.
-    Finishing,
-}
 
 type ProgressFn = Box<dyn Fn(&BuildProgress) + Send + Sync>;
 
@@ -139,6 +117,7 @@ pub struct VolumeBuilder {
     options: FormatOptions,
     reserved_given: bool,
     journal_bytes: Option<u64>,
+    journal: Option<ExternalJournal>,
     size: Size,
     sources: Vec<Source>,
     owner: Option<(u32, u32)>,
@@ -187,6 +166,7 @@ impl VolumeBuilder {
             options: FormatOptions::default(),
             reserved_given: false,
             journal_bytes: None,
+            journal: None,
             size: Size::AsDevice,
             sources: Vec::new(),
             owner: None,
@@ -308,6 +288,13 @@ impl VolumeBuilder {
     #[must_use]
     pub fn journal_bytes(mut self, bytes: u64) -> Self {
         self.journal_bytes = Some(bytes);
+        self
+    }
+
+    /// The journal is on this device, which [`JournalBuilder`] has made and no volume uses. The volume has its block size, and the feature `has_journal`.
+    #[must_use]
+    pub fn journal_device(mut self, journal: ExternalJournal) -> Self {
+        self.journal = Some(journal);
         self
     }
 
@@ -536,6 +523,9 @@ impl VolumeBuilder {
             options.block_bytes.get_or_insert(4096);
             options.journal_blocks = Some(blocks);
         }
+        if let Some(journal) = &self.journal {
+            journal::name_in(&mut options, journal)?;
+        }
         Ok(options)
     }
 
@@ -547,7 +537,10 @@ impl VolumeBuilder {
             (o.inode_ratio.is_some(), "inode ratio"),
             (o.inodes.is_some(), "number of inodes"),
             (self.reserved_given, "percentage reserved for root"),
-            (self.journal_bytes.is_some(), "journal"),
+            (
+                self.journal_bytes.is_some() || self.journal.is_some(),
+                "journal",
+            ),
         ] {
             if given {
                 return Err(not_for_f2fs(option));
@@ -661,6 +654,10 @@ impl VolumeBuilder {
             }),
             Progress::Metadata => (self.progress)(&BuildProgress::Finishing),
         };
+        if let Some(journal) = &self.journal {
+            // First: a volume names no journal that does not list it.
+            journal.list(report.uuid)?;
+        }
         plan.write(device, &tree.tree, &TreeData(&tree.data), &tell)?;
         Ok(report)
     }

@@ -92,7 +92,8 @@ pub struct MkfsArgs {
     /// Volume UUID; without it random, or with SOURCE_DATE_EPOCH derived from the input
     #[arg(short = 'U', long, value_name = "UUID")]
     pub uuid: Option<String>,
-    /// Features over the defaults, as mke2fs or mkfs.f2fs names them: `quota,^has_journal`; `none` clears all
+    /// Features over the defaults, as mke2fs or mkfs.f2fs names them: `quota,^has_journal`; `none` clears all. `journal_dev` makes a journal for other volumes,
+    /// and no volume
     #[arg(
         short = 'O',
         long = "features",
@@ -100,8 +101,9 @@ pub struct MkfsArgs {
         value_delimiter = ','
     )]
     pub features: Vec<String>,
-    /// Journal size in bytes with K, M or G, or as mke2fs takes it (size=MIB); chosen by the volume's size when not given
-    #[arg(short = 'J', long, value_name = "SIZE")]
+    /// Journal size in bytes with K, M or G, or as mke2fs takes it (size=MIB); chosen by the volume's size when not given. device=DEVICE, as --journal DEVICE,
+    /// puts the journal on a device that -O journal_dev has made
+    #[arg(short = 'J', long, value_name = "SIZE|device=DEVICE")]
     pub journal_size: Option<String>,
     /// Size of the volume: bytes, or a number with K, M, G or T (1.5G), or `auto` for the smallest that fits
     #[arg(long, value_name = "SIZE|auto")]

@@ -1,7 +1,9 @@
 //! The command `mkfs`: reads the arguments into a `VolumeBuilder`, shows the progress, and prints a summary.
 
 use crate::args::{Format, MkfsArgs, parse_size};
+use crate::commands::change::external_journal;
 use crate::commands::entries::policy;
+use crate::commands::journal_device;
 use crate::commands::mode::Owner;
 use crate::exit;
 use crate::failure::{At, Failure, Result};
@@ -106,7 +108,7 @@ pub fn uuid_text(uuid: &[u8; 16]) -> String {
 }
 
 /// A UUID from its text, with or without dashes.
-fn parse_uuid(text: &str) -> Result<[u8; 16]> {
+pub(super) fn parse_uuid(text: &str) -> Result<[u8; 16]> {
     let fail = || Failure::usage(format_args!("`{text}` is not a UUID"));
     let digits: Vec<u8> = text.bytes().filter(|&b| b != b'-').collect();
     let mut uuid = [0u8; 16];
@@ -259,7 +261,19 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
     if let Some(uuid) = &args.uuid {
         builder = builder.uuid(parse_uuid(uuid)?);
     }
-    if let Some(size) = &args.journal_size {
+    let device = args.journal_size.as_deref();
+    let device = device.and_then(|text| text.strip_prefix("device=").map(Path::new));
+    match (device, crate::devices::journal()) {
+        (Some(_), Some(_)) => {
+            return Err(Failure::usage("-J device= and --journal are one thing"));
+        }
+        (Some(path), None) | (None, Some(path)) => {
+            let journal = external_journal(path, OpenMode::default())?;
+            builder = builder.journal_device(journal);
+        }
+        (None, None) => {}
+    }
+    if let Some(size) = args.journal_size.as_ref().filter(|_| device.is_none()) {
         builder = builder.journal_bytes(journal_bytes(size)?);
     }
     if let Some(owner) = &args.owner {
@@ -406,6 +420,9 @@ pub(super) struct Counts {
 pub fn mkfs(args: &MkfsArgs) -> Result<()> {
     if !args.force {
         check_overwrite(&args.image)?;
+    }
+    if args.features.iter().any(|name| name == "journal_dev") {
+        return journal_device::make(args);
     }
     let from_standard_input = |source: &MkfsSource<'_>| source.path().is_none();
     if args.sources().filter(from_standard_input).count() > 1 {

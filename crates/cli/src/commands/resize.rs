@@ -1,12 +1,12 @@
 //! `resize`: the size of a volume, and of the image file around it.
 
-use super::change::Change;
+use super::change::{Change, named_journal};
 use super::stats::said;
 use crate::args::ResizeArgs;
 use crate::failure::{Failure, Result};
 use crate::image_file::{Wanted, finish, is_file, lengthen, prepare, wanted};
 use crate::output::{Out, human};
-use blockwright::reshape::{self, Mode, Parts, Resized};
+use blockwright::reshape::{self, Mode, Parts, Resized, Watch};
 use blockwright::{Error, ErrorKind};
 use blockwright_device::{DevOffset, DeviceError, OffsetDevice, OpenMode, SharedDevice};
 use blockwright_disk::table::ALIGNMENT;
@@ -239,7 +239,10 @@ fn run_in_larger(
         Wanted::More(bytes) => reshape::volume_bytes(&device)?.saturating_add(bytes),
         Wanted::Fill | Wanted::Minimum => device.geometry().bytes,
     };
-    let planned = reshape::resize(&device, bytes, Mode::DryRun)?;
+    let journal = named_journal(mode)?;
+    let quiet = Watch::default();
+    let planned =
+        reshape::resize_with_journal(&device, journal.as_ref(), bytes, Mode::DryRun, &quiet)?;
     if args.dry_run {
         return Ok(Ok(planned));
     }
@@ -248,8 +251,9 @@ fn run_in_larger(
     }
     growth.write()?;
     let watch = change.watch();
-    Ok(reshape::resize_watched(
+    Ok(reshape::resize_with_journal(
         &device,
+        journal.as_ref(),
         bytes,
         Mode::Change,
         &watch,
@@ -273,6 +277,8 @@ fn run(
     *had = reshape::volume_bytes(&device).ok();
     lengthen(args, &device)?;
     let watch = &change.watch();
+    let journal = named_journal(mode)?;
+    let journal = journal.as_ref();
     let write = match args.dry_run {
         true => Mode::DryRun,
         false => Mode::Change,
@@ -280,8 +286,8 @@ fn run(
     let bytes = match wanted(args)? {
         Wanted::Minimum => {
             let free = args.free;
-            return Ok(reshape::resize_to_minimum_watched(
-                &device, free, write, watch,
+            return Ok(reshape::resize_to_minimum_with_journal(
+                &device, journal, free, write, watch,
             ));
         }
         Wanted::Bytes(bytes) => bytes,
@@ -294,5 +300,7 @@ fn run(
             "there are {room} bytes, fewer than the {bytes} asked for"
         )));
     }
-    Ok(reshape::resize_watched(&device, bytes, write, watch))
+    Ok(reshape::resize_with_journal(
+        &device, journal, bytes, write, watch,
+    ))
 }

@@ -1,6 +1,6 @@
 //! `set`: settings of a volume that is not mounted.
 
-use super::change::Change;
+use super::change::{Change, named_journal};
 use crate::args::SetArgs;
 use crate::failure::{Failure, Result};
 use crate::size::parse_size;
@@ -93,7 +93,8 @@ fn settings(args: &SetArgs) -> Result<Settings> {
 /// # Errors
 /// With the image named.
 pub fn set(args: &SetArgs) -> Result<()> {
-    let settings = settings(args)?;
+    let mut settings = settings(args)?;
+    settings.journal = named_journal(OpenMode::default())?;
     let run = || -> Result<()> {
         let device = crate::wall::device(&args.image, OpenMode::default())?;
         let change = Change::begin()?;

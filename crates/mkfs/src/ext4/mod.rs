@@ -15,6 +15,7 @@
 mod base;
 mod files;
 mod groups;
+mod journal_device;
 mod layout;
 mod mapping;
 mod options;
@@ -31,7 +32,8 @@ pub use crate::options::Before;
 pub use crate::options::SizeGoal;
 pub use crate::output::{DataSource, Progress};
 pub use base::{Base, BaseFile};
-pub use options::{FormatOptions, FsType};
+pub use journal_device::{JournalOptions, format_journal};
+pub use options::{FormatOptions, FsType, JournalName};
 pub use plan::{plan, plan_over};
 pub use planned::{FormatReport, Plan};
 pub use size::{smallest, smallest_over};

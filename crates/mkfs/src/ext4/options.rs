@@ -35,6 +35,15 @@ impl FsType {
     }
 }
 
+/// How a volume names its journal on another device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct JournalName {
+    /// The journal's UUID.
+    pub uuid: [u8; 16],
+    /// The device's number as the kernel has it; 0 for a file.
+    pub number: u32,
+}
+
 /// Options of a new volume.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
@@ -64,6 +73,8 @@ pub struct FormatOptions {
     pub bytes: Option<u64>,
     /// Blocks of the journal, without its fast-commit area; by size when not given.
     pub journal_blocks: Option<u32>,
+    /// The journal is on another device, and the volume has the feature `has_journal`. That the journal lists the volume is the caller's part.
+    pub journal_device: Option<JournalName>,
     /// Blocks per group; 8 per byte of a block when not given.
     pub blocks_per_group: Option<u32>,
     /// Groups per flexible group, a power of two.
@@ -98,6 +109,7 @@ impl Default for FormatOptions {
             hash_seed: None,
             bytes: None,
             journal_blocks: None,
+            journal_device: None,
             blocks_per_group: None,
             groups_per_flex: 16,
             resize_blocks: None,
@@ -139,6 +151,9 @@ impl FormatOptions {
                 "no volume can be made with {}",
                 bad.join(", ")
             )));
+        }
+        if self.journal_device.is_some() {
+            f.compat |= Compat::HAS_JOURNAL;
         }
         if f.metadata_csum() {
             // Checksums of everything include those of the descriptors; both bits together are

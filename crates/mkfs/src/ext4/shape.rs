@@ -233,7 +233,14 @@ impl Shape {
 
         let geo = Geometry::from_superblock(&raw, None)?;
         let fast_commit = features.has_compat(Compat::FAST_COMMIT);
-        let journal = if features.has_compat(Compat::HAS_JOURNAL) {
+        let elsewhere = options.journal_device;
+        if elsewhere.is_some() && options.journal_blocks.is_some() {
+            return Err(MkfsError::option(
+                "-J",
+                "a journal on another device has the size of that device",
+            ));
+        }
+        let journal = if features.has_compat(Compat::HAS_JOURNAL) && elsewhere.is_none() {
             options
                 .journal_blocks
                 .unwrap_or_else(|| default_journal_blocks(blocks))
@@ -248,7 +255,10 @@ impl Shape {
                 ),
             ));
         }
-        if journal == 0 {
+        if let Some(name) = elsewhere {
+            raw.journal_uuid = name.uuid;
+            raw.journal_dev.set(name.number);
+        } else if journal == 0 {
             // Too small for one: then it has none, as mke2fs does it.
             features.compat -= Compat::HAS_JOURNAL | Compat::FAST_COMMIT | Compat::ORPHAN_FILE;
             raw.set_features(features);

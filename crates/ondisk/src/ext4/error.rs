@@ -56,6 +56,10 @@ pub enum FormatError {
     SuperRevision { found: u32 },
     #[error("superblock: this is an external journal, not a file system")]
     SuperIsJournalDevice,
+    #[error("superblock: this is no journal device")]
+    SuperNotJournalDevice,
+    #[error("journal device: it has {users} users, the format has room for {max}")]
+    JournalUsers { users: u32, max: usize },
     #[error("superblock: block size 2^(10+{log}) is not between 1 KiB and 64 KiB")]
     SuperBlockSize { log: u32 },
     #[error("superblock: cluster size 2^(10+{log}) does not suit block size 2^(10+{block_log})")]

@@ -22,6 +22,7 @@ pub mod hash;
 pub mod htree;
 pub mod inode;
 pub mod jbd2;
+pub mod journal_device;
 pub mod mmp;
 pub mod orphan_file;
 pub mod superblock;

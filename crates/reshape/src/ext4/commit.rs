@@ -18,6 +18,8 @@
 //!
 //! A change of the superblock alone needs no journal: it is one write. A volume without a journal gets one for the time of the change (`journal_file`).
 //!
+//! A journal on another device has steps 2 and 4, and the log, on that device. Each flush that follows them reaches it first, so the order is the same.
+//!
 //! The log's superblock changes in its first 512 bytes only. A superblock that is torn is replaced by a copy, as
 //! always.
 
@@ -55,9 +57,10 @@ impl Volume {
             self.write_super(&self.committed, true)?;
         }
         self.disk.flush("journal")?;
+        log.flush_elsewhere()?;
         self.has_committed = true;
         log.set_live(&self.disk)?;
-        self.disk.flush("journal")?;
+        log.flush(&self.disk)?;
         if order == Order::Superblock {
             self.write_super(&self.sb.raw, true)?;
             self.disk.flush("superblock")?;
@@ -69,7 +72,7 @@ impl Volume {
         self.disk.write_all(images, "metadata")?;
         self.disk.flush("metadata")?;
         log.set_empty(&self.disk)?;
-        self.disk.flush("journal")?;
+        log.flush(&self.disk)?;
         self.write_super(&self.sb.raw, false)?;
         self.disk.flush("superblock")?;
         self.committed = self.sb.raw;

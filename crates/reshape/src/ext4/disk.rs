@@ -20,6 +20,8 @@ pub(crate) struct Disk {
     device: SharedDevice,
     /// Sees how far the change is.
     pub watch: Watch,
+    /// The device is an overlay in memory that is dropped: contents that no later step reads are not written.
+    pub rehearses: bool,
     block_size: usize,
     staged: BTreeMap<u64, Vec<u8>>,
 }
@@ -29,6 +31,7 @@ impl Disk {
         Self {
             device,
             watch: Watch::default(),
+            rehearses: false,
             block_size: block_size as usize,
             staged: BTreeMap::new(),
         }
@@ -139,7 +142,7 @@ impl Disk {
 
     /// Makes blocks that nothing refers to yet read as zeroes. Holes stay holes.
     pub fn zero_now(&self, first: u64, count: u64, what: &'static str) -> Result<()> {
-        if count == 0 || self.is_hole(first, count) {
+        if count == 0 || self.rehearses || self.is_hole(first, count) {
             return Ok(());
         }
         let size = self.block_size as u64;

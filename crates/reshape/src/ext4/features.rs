@@ -52,6 +52,20 @@ pub(super) struct Plan {
     pub remove_journal: bool,
     /// A journal of so many blocks is made.
     pub add_journal: Option<u64>,
+    /// The journal that the caller has named becomes the volume's.
+    pub attach: bool,
+    /// The journal on another device lists the volume by its new UUID.
+    pub list_in_journal: bool,
+    /// The journal on another device does not list the volume any more, which has none.
+    pub forget_in_journal: bool,
+}
+
+impl Plan {
+    /// Whether more than the superblock and its copies changes.
+    pub fn is_more_than_superblock(&self) -> bool {
+        let journal = self.remove_journal || self.add_journal.is_some() || self.attach;
+        self.descriptors || !self.steps.is_empty() || journal
+    }
 }
 
 /// What a feature's change takes.
@@ -209,6 +223,13 @@ fn parse(old: Features, list: &str) -> Result<Features> {
 fn clears_uninit(mut old: Features, list: &str) -> Result<bool> {
     old.ro_compat |= RoCompat::UNINIT_BG;
     Ok(!parse(old, list)?.has_ro_compat(RoCompat::UNINIT_BG))
+}
+
+/// Whether the list says that there is to be no journal, also where there is none.
+pub(super) fn clears_journal(volume: &Volume, list: &str) -> Result<bool> {
+    let mut features = volume.sb.features();
+    features.compat |= Compat::HAS_JOURNAL;
+    Ok(!parse(features, list)?.has_compat(Compat::HAS_JOURNAL))
 }
 
 /// Plans the change that a list of features asks for. What is a bit alone is set in the volume's superblock, in memory.

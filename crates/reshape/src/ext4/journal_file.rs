@@ -182,9 +182,11 @@ impl Volume {
         self.commit_through(&mut log, Order::Superblock)
     }
 
-    /// Takes the volume's journal away, which must be empty.
+    /// Takes the volume's journal away, which must be empty. One on another device is detached.
     pub fn remove_journal(&mut self) -> Result<()> {
-        Log::open(self)?;
+        if Log::open(self)?.is_some_and(|log| log.is_elsewhere()) {
+            return self.detach_journal();
+        }
         let ino = Ino(self.sb.raw.journal_inum.get());
         let inode = self.inode(ino)?;
         let map = self.runs(ino, &inode)?;
@@ -215,8 +217,14 @@ impl Volume {
     /// Gives the volume another journal of this many blocks in place of its own, which must be empty.
     ///
     /// # Errors
-    /// `NoSpace`: the volume has a journal of the old size, somewhere.
+    /// `NoSpace`: the volume has a journal of the old size, somewhere. One on another device is not replaced.
     pub fn replace_journal(&mut self, blocks: u64) -> Result<()> {
+        if let Some(log) = Log::open(self)?.filter(Log::is_elsewhere) {
+            return Err(ReshapeError::NoSpace(format!(
+                "the change needs a journal of {blocks} blocks, and the one on another device has {}: detach it first (features=^has_journal)",
+                log.len()
+            )));
+        }
         match self.swap_journal(blocks) {
             Err(ReshapeError::NoSpace(_)) => {}
             swapped => return swapped,
@@ -275,6 +283,8 @@ impl Volume {
         features.compat.set(Compat::HAS_JOURNAL, inode.is_some());
         raw.set_features(features);
         raw.journal_inum.set(inode.map_or(0, |_| Ino::JOURNAL.0));
+        raw.journal_uuid = [0; 16];
+        raw.journal_dev.set(0);
         raw.jnl_backup_type = inode.map_or(0, |_| BACKUP_BLOCKS);
         raw.jnl_blocks = Default::default();
         if let Some(inode) = inode {

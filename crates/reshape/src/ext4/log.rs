@@ -23,10 +23,17 @@ use crate::error::{ReshapeError, Result};
 
 const WHAT: &str = "journal";
 
+/// Where a journal is.
+enum Home {
+    /// In these blocks of the volume.
+    Blocks(Vec<u64>),
+    /// On another device, whose blocks are its blocks. Its superblock is in this one.
+    Device { disk: Disk, head: u64 },
+}
+
 /// An empty journal.
 pub(crate) struct Log {
-    /// Where each of its blocks is.
-    blocks: Vec<u64>,
+    home: Home,
     pub sb: JournalSuperblock,
 }
 
@@ -34,13 +41,13 @@ impl Log {
     /// The journal of a volume; `None` without one.
     ///
     /// # Errors
-    /// `NotClean` when it holds transactions; `Unsupported` when it is on another device.
+    /// `NotClean` when it holds transactions; `Unsupported` when it is on another device that the caller has not named; `Invalid` for a device that is not its.
     pub fn open(volume: &Volume) -> Result<Option<Self>> {
         match volume.sb.journal() {
             None => Ok(None),
-            Some(JournalLocation::External { .. }) => Err(ReshapeError::Unsupported(
-                "the volume's journal is on another device: only settings of the superblock can be changed".into(),
-            )),
+            Some(JournalLocation::External { uuid, .. }) => {
+                Self::open_elsewhere(volume, uuid).map(Some)
+            }
             Some(JournalLocation::Internal(ino)) => Self::open_inode(volume, ino).map(Some),
         }
     }
@@ -59,8 +66,49 @@ impl Log {
             .ok_or_else(|| ReshapeError::Damaged("the journal is empty".into()))?;
         let bytes = volume.disk.read(first, WHAT)?;
         let sb = JournalSuperblock::parse(&bytes, Some(blocks.len() as u64))?;
+        Self::check(volume, &sb)?;
+        Ok(Self {
+            home: Home::Blocks(blocks),
+            sb,
+        })
+    }
+
+    fn open_elsewhere(volume: &Volume, uuid: [u8; 16]) -> Result<Self> {
+        let journal = volume.journal.as_ref().ok_or_else(|| {
+            ReshapeError::Unsupported(format!(
+                "the volume's journal is on another device, with UUID {}; name it (--journal)",
+                uuid::Uuid::from_bytes(uuid)
+            ))
+        })?;
+        let found = journal.read()?;
+        if found.uuid() != uuid {
+            return Err(ReshapeError::Invalid(format!(
+                "{} is not the volume's journal, which has the UUID {}",
+                journal.device.name(),
+                uuid::Uuid::from_bytes(uuid)
+            )));
+        }
+        Self::check(volume, &found.journal)?;
+        Ok(Self {
+            home: Home::Device {
+                disk: Disk::new(journal.device.clone(), found.journal.block_size),
+                head: u64::from(found.head_block()),
+            },
+            sb: found.journal,
+        })
+    }
+
+    /// Whether a journal can take a transaction.
+    pub fn check(volume: &Volume, sb: &JournalSuperblock) -> Result<()> {
+        if sb.block_size as usize != volume.disk.block_len() {
+            return Err(ReshapeError::Unsupported(format!(
+                "the journal has blocks of {} bytes, and the volume blocks of {}",
+                sb.block_size,
+                volume.disk.block_len()
+            )));
+        }
         let known = JournalIncompat::all() & JournalIncompat::from_bits_retain(0x3F);
-        if sb.block_size as usize != volume.disk.block_len() || !known.contains(sb.incompat) {
+        if !known.contains(sb.incompat) {
             return Err(ReshapeError::Unsupported(
                 "the journal has features that are not known".into(),
             ));
@@ -71,17 +119,44 @@ impl Log {
         if sb.errno != 0 {
             return Err(ReshapeError::NotClean("the journal records an error"));
         }
-        Ok(Self { blocks, sb })
+        Ok(())
     }
 
     /// A journal at these blocks with this superblock, which need not be on the device.
     pub fn new(blocks: Vec<u64>, sb: JournalSuperblock) -> Self {
-        Self { blocks, sb }
+        Self {
+            home: Home::Blocks(blocks),
+            sb,
+        }
     }
 
     /// Blocks of the journal.
     pub fn len(&self) -> usize {
-        self.blocks.len()
+        match &self.home {
+            Home::Blocks(blocks) => blocks.len(),
+            Home::Device { .. } => self.sb.len as usize,
+        }
+    }
+
+    /// Whether it is on another device.
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self.home, Home::Device { .. })
+    }
+
+    /// Makes what was written to the journal durable; `volume` is the disk of its volume.
+    pub fn flush(&self, volume: &Disk) -> Result<()> {
+        match &self.home {
+            Home::Blocks(_) => volume.flush(WHAT),
+            Home::Device { disk, .. } => disk.flush(WHAT),
+        }
+    }
+
+    /// As [`Log::flush`], where the journal is on another device than its volume.
+    pub fn flush_elsewhere(&self) -> Result<()> {
+        match &self.home {
+            Home::Blocks(_) => Ok(()),
+            Home::Device { disk, .. } => disk.flush(WHAT),
+        }
     }
 
     /// Blocks of a transaction that changes this many.
@@ -153,11 +228,16 @@ impl Log {
             )
             .ok_or_else(too_high)?;
         log.push(commit);
-        let places = &self.blocks[self.sb.first as usize..];
-        disk.write_all(
-            places.iter().copied().zip(log.iter().map(Vec::as_slice)),
-            WHAT,
-        )
+        let images = log.iter().map(Vec::as_slice);
+        match &self.home {
+            Home::Blocks(blocks) => {
+                let places = &blocks[self.sb.first as usize..];
+                disk.write_all(places.iter().copied().zip(images), WHAT)
+            }
+            Home::Device { disk, .. } => {
+                disk.write_all((u64::from(self.sb.first)..).zip(images), WHAT)
+            }
+        }
     }
 
     /// Says that the log holds the transaction that was written.
@@ -176,7 +256,11 @@ impl Log {
 
     fn write_super(&mut self, disk: &Disk) -> Result<()> {
         self.sb.raw.set_checksum();
-        let at = self.blocks[0] * disk.block_len() as u64;
+        let (disk, block) = match &self.home {
+            Home::Blocks(blocks) => (disk, blocks[0]),
+            Home::Device { disk, head } => (disk, *head),
+        };
+        let at = block * disk.block_len() as u64;
         let bytes = self.sb.raw.as_bytes();
         debug_assert_eq!(bytes.len(), SUPERBLOCK_SIZE);
         disk.write_bytes(at, bytes, WHAT)

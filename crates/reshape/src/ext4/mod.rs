@@ -1,11 +1,11 @@
 //! ext2, ext3 and ext4.
 //!
 //! # Parts, lowest first
-//! - `disk`: blocks, staged and written.
+//! - `disk`: blocks, staged and written. `journal_device`: the journal on another device.
 //! - `volume`: superblock, descriptors, bitmaps, inodes.
 //! - `files`: the blocks of a file. `inodes`: all inodes in use.
 //! - `log`: a transaction in the journal. `commit`: the order in which a change reaches the device.
-//! - `journal_file`: making and removing a journal. `transaction`: a transaction with descriptors and counts.
+//! - `attachment`: a journal on another device, attached and detached. `journal_file`: making and removing a journal. `transaction`: a transaction with descriptors and counts.
 //! - `own_files`: quota files, the file of orphans, the block of multiple-mount protection.
 //! - `indexes`: indexes of directories. `unwritten`: bitmaps and tables that were never written.
 //! - `tails`: room for checksums in directories. `checksums`: checksums of all metadata. `width`: the width of block numbers.
@@ -18,6 +18,7 @@
 //! the last commit left it. [`resize`] and [`settings`] then give the volume the journal that it had, and write the copies of superblock and descriptors.
 //! `journal_file` and `commit` never ask: a volume between two journals has no place for a transaction.
 
+mod attachment;
 mod checksums;
 pub mod commit;
 mod disk;
@@ -25,6 +26,7 @@ mod features;
 mod files;
 mod indexes;
 mod inodes;
+mod journal_device;
 mod journal_file;
 mod log;
 mod own_files;

@@ -19,6 +19,7 @@ use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::{BlockNo, Geometry, GroupDesc, GroupFlags, GroupNo, Superblock};
 
 use super::commit::Order;
+use super::journal_device::Place;
 use super::journal_file::{JOURNAL_BLOCKS_MIN, now};
 use super::log::Log;
 use super::renumber::last_fixed;
@@ -31,6 +32,7 @@ use crate::error::{ReshapeError, Result};
 use crate::resized::Parts;
 use crate::watch::{Phase, Watch};
 
+pub use super::journal_device::ExternalJournal;
 pub use crate::resized::{Mode, Resized};
 
 fn resized(old: &Geometry, new: &Geometry) -> Resized {
@@ -50,9 +52,34 @@ fn resized(old: &Geometry, new: &Geometry) -> Resized {
 ///
 /// # Errors
 /// `Invalid` for sizes beyond the device; `Unsupported` for sizes that the volume's layout does not allow; `NotClean` for a volume that must be
-/// recovered or repaired first; `NoSpace`; `Interrupted` when `watch` stops it: the volume has its old size then.
+/// recovered or repaired first; `NoSpace`; `Interrupted` when `watch` stops it: the volume has its old size then. With all others but that and `Device` nothing was
+/// written: a change is made in memory first, without the contents of files.
 pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode, watch: &Watch) -> Result<Resized> {
-    let mut volume = Volume::open_watched(device, watch)?;
+    resize_with(device, None, bytes, mode, watch)
+}
+
+/// As [`resize`], of a volume whose journal is on another device.
+///
+/// # Errors
+/// As [`resize`]; `Unsupported` when the volume has such a journal and it is not given.
+pub fn resize_with(
+    device: &SharedDevice,
+    journal: Option<&ExternalJournal>,
+    bytes: u64,
+    mode: Mode,
+    watch: &Watch,
+) -> Result<Resized> {
+    let place = Place::new(device, journal);
+    if mode == Mode::Change {
+        make(&place.rehearsal(), bytes, mode, &watch.planning())?;
+    }
+    make(&place, bytes, mode, watch)
+}
+
+/// Makes what [`resize`] has looked at.
+fn make(place: &Place, bytes: u64, mode: Mode, watch: &Watch) -> Result<Resized> {
+    let device = &place.device;
+    let mut volume = Volume::open_watched(place, watch)?;
     let old = volume.sb.geo.clone();
     if mode == Mode::Change && bytes > device.geometry().bytes {
         return Err(ReshapeError::Invalid(format!(
@@ -79,7 +106,7 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode, watch: &Watch) -> R
     if let Err(error) = changed {
         // After a device error nothing more is written.
         if !matches!(error, ReshapeError::Device { .. }) {
-            give_up(device, Some(journal_blocks), volume.has_committed)?;
+            give_up(place, Some(journal_blocks), volume.has_committed)?;
         }
         return Err(error);
     }
@@ -92,8 +119,8 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode, watch: &Watch) -> R
 
 /// Ends a change that failed. The volume is consistent, but it may have another journal than before, and other metadata than its copies name, if
 /// something was committed. `journal`: the blocks that the journal had, 0 without one; `None` where it has not changed.
-pub(super) fn give_up(device: &SharedDevice, journal: Option<u64>, committed: bool) -> Result<()> {
-    let mut volume = Volume::open(device)?;
+pub(super) fn give_up(place: &Place, journal: Option<u64>, committed: bool) -> Result<()> {
+    let mut volume = Volume::open(place)?;
     let log = Log::open(&volume)?.map(|log| log.len() as u64);
     let restored = match (log, journal) {
         (Some(_), Some(0)) => {
@@ -284,11 +311,25 @@ pub fn resize_to_minimum(
     mode: Mode,
     watch: &Watch,
 ) -> Result<Resized> {
+    resize_to_minimum_with(device, None, free, mode, watch)
+}
+
+/// As [`resize_to_minimum`], of a volume whose journal is on another device.
+///
+/// # Errors
+/// As [`resize_with`].
+pub fn resize_to_minimum_with(
+    device: &SharedDevice,
+    journal: Option<&ExternalJournal>,
+    free: u64,
+    mode: Mode,
+    watch: &Watch,
+) -> Result<Resized> {
+    let place = Place::new(device, journal);
     let mut slack = 0;
     loop {
-        let bytes = fewest(&Volume::open_watched(device, watch)?, free, slack)?;
-        match resize(device, bytes, mode, watch) {
-            // Files that have moved by then stay where they are: the volume is consistent.
+        let bytes = fewest(&Volume::open_watched(&place, watch)?, free, slack)?;
+        match resize_with(device, journal, bytes, mode, watch) {
             Err(ReshapeError::NoSpace(_)) if slack < PIECES_SLACK_MAX => {
                 slack = (slack * 2).max(1);
             }

@@ -1,7 +1,8 @@
 //! Settings of a volume: label, UUID, reserved blocks, behaviour on errors, mount options, features.
 //!
 //! A setting in the superblock alone changes by one write of the superblock, which is atomic. A setting that touches more goes through
-//! `commit`. What is not possible is refused before anything is written. On the way, damage, a lack of space or a device that fails may be met.
+//! `commit`. What is not possible is refused before anything is written: by a plan, and by a rehearsal. A change of more than the superblock is made over the volume in memory
+//! first, so that damage or a lack of space that is met on the way ends it there. The memory is that of the metadata that changes.
 //!
 //! What cannot be changed safely is refused by its name (`features` has the rules).
 
@@ -12,6 +13,7 @@ use blockwright_ondisk::ext4::{Compat, Incompat, InodeFlags, RoCompat, Superbloc
 use super::checksums::with_checksums;
 use super::commit::Order;
 use super::features::{self, Plan, Step};
+use super::journal_device::Place;
 use super::journal_file::{
     JOURNAL_BLOCKS_MAX, JOURNAL_BLOCKS_MIN, default_blocks, mapped_blocks_max, now,
 };
@@ -19,6 +21,8 @@ use super::log::Log;
 use super::volume::Volume;
 use crate::error::{ReshapeError, Result};
 use crate::watch::Watch;
+
+pub use super::journal_device::ExternalJournal;
 
 /// How much of a volume is kept for the super user.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -48,6 +52,8 @@ pub struct Settings {
     pub features: Option<String>,
     /// Size of the journal in bytes: of a new one, or of one that replaces the volume's.
     pub journal_bytes: Option<u64>,
+    /// The journal on another device: the one that the volume has, or with `has_journal` the one that it gets.
+    pub journal: Option<ExternalJournal>,
 }
 
 /// The names of default mount options, as `tune2fs -o` has them.
@@ -73,47 +79,68 @@ const OPTION_NAMES: [(&str, DefaultMountOpts); 12] = [
 ///
 /// # Errors
 /// `Invalid` and `Unsupported` for what makes no sense or cannot be changed; `NotClean` for a volume that must be recovered or repaired first.
-/// Nothing was changed then, unless a table that is met on the way does not allow it (a resize inode that cannot list more copies). That, `NoSpace`, `Damaged`,
-/// `Format` and `Interrupted` (`watch` stops it) may come after other settings of the list were changed. The volume is whole then, and its journal as large as before.
+/// `NoSpace`, `Damaged` and `Format` for what is met on the way. Nothing was changed then: a change of more than the superblock is made in memory first. Only `Device` and
+/// `Interrupted` (`watch` stops it) may come after a part of the list was changed. The volume is whole after the second, and its journal as large as before.
 pub fn set(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
-    let (mut volume, mut plan) = planned(device, settings, watch)?;
+    let place = Place::new(device, settings.journal.as_ref());
+    let (_, plan) = planned(&place, settings, watch)?;
+    if plan.is_more_than_superblock() {
+        make(&place.rehearsal(), settings, &watch.planning())?;
+    }
+    make(&place, settings, watch)
+}
+
+/// Makes what [`set`] has looked at.
+fn make(place: &Place, settings: &Settings, watch: &Watch) -> Result<()> {
+    let (mut volume, mut plan) = planned(place, settings, watch)?;
     let needs_log = plan.descriptors || !plan.steps.is_empty();
-    let temporary = needs_log && volume.sb.journal().is_none();
-    let changed = match temporary {
-        true => with_journal(device, settings, watch, plan.add_journal).and_then(|begun| {
-            (volume, plan) = begun;
-            apply(&mut volume, &plan)
-        }),
-        false => apply(&mut volume, &plan),
+    let temporary = needs_log && volume.sb.journal().is_none() && !plan.attach;
+    let begun = match (temporary, plan.attach) {
+        (true, _) => with_journal(place, settings, watch, plan.add_journal).map(Some),
+        (_, true) => attached(place, settings, watch).map(Some),
+        _ => Ok(None),
     };
+    let attach = plan.attach;
+    let changed = begun.and_then(|begun| {
+        if let Some(begun) = begun {
+            (volume, plan) = begun;
+        }
+        apply(&mut volume, &plan)
+    });
     if let Err(error) = changed {
         // A device that fails is left alone.
         if matches!(error, ReshapeError::Device { .. }) {
             return Err(error);
         }
-        let had = match temporary {
+        let had = match temporary || attach {
             true => Some(0),
             false => volume.enlarged_from,
         };
         // What was committed stays.
-        super::resize::give_up(device, had, volume.has_committed)?;
+        super::resize::give_up(place, had, volume.has_committed)?;
         return Err(error);
     }
     let whole = needs_log || plan.remove_journal || plan.add_journal.is_some();
     volume.write_backups(whole)
 }
 
+/// Gives the volume the journal that the caller has named, and plans the rest.
+fn attached(place: &Place, settings: &Settings, watch: &Watch) -> Result<(Volume, Plan)> {
+    Volume::open(place)?.attach_journal()?;
+    planned(place, settings, watch)
+}
+
 /// Gives the volume a journal for the time of the change, which the plan removes. One of `wanted` blocks takes its place.
 fn with_journal(
-    device: &SharedDevice,
+    place: &Place,
     settings: &Settings,
     watch: &Watch,
     wanted: Option<u64>,
 ) -> Result<(Volume, Plan)> {
-    let mut volume = Volume::open(device)?;
+    let mut volume = Volume::open(place)?;
     let descriptors = u64::from(volume.sb.geo.desc_blocks) * 2;
     volume.add_journal(JOURNAL_BLOCKS_MIN + descriptors)?;
-    let (volume, mut plan) = planned(device, settings, watch)?;
+    let (volume, mut plan) = planned(place, settings, watch)?;
     plan.remove_journal = true;
     plan.add_journal = wanted;
     Ok((volume, plan))
@@ -167,12 +194,18 @@ fn apply(volume: &mut Volume, plan: &Plan) -> Result<()> {
         volume.follow()?;
         volume.commit_super()?;
     }
+    if plan.list_in_journal {
+        volume.list_in_journal()?;
+    }
+    if plan.forget_in_journal {
+        volume.forget_in_journal(volume.sb.raw.uuid)?;
+    }
     Ok(())
 }
 
 /// The volume with its new superblock, and what else is to be done. Nothing is written.
-fn planned(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<(Volume, Plan)> {
-    let mut volume = Volume::open_watched(device, watch)?;
+fn planned(place: &Place, settings: &Settings, watch: &Watch) -> Result<(Volume, Plan)> {
+    let mut volume = Volume::open_watched(place, watch)?;
     let mut plan = Plan::default();
     let list = settings.features.as_deref().unwrap_or_default();
     features::plan(&mut volume, list, &mut plan)?;
@@ -207,9 +240,41 @@ fn check_steps(volume: &Volume, plan: &Plan) -> Result<()> {
 
 fn plan_journal(volume: &Volume, settings: &Settings, plan: &mut Plan) -> Result<()> {
     let has = volume.sb.features().has_compat(Compat::HAS_JOURNAL);
-    if has && (plan.remove_journal || settings.journal_bytes.is_some()) {
-        // Says so now if it is on another device, or not empty.
+    let named = settings.journal.is_some();
+    let elsewhere = matches!(volume.sb.journal(), Some(JournalLocation::External { .. }));
+    if has && (plan.remove_journal || settings.journal_bytes.is_some() || (named && elsewhere)) {
+        // Says so now if it is on a device that is not named, or not empty.
         Log::open(volume)?;
+    }
+    if named || elsewhere {
+        let list = settings.features.as_deref().unwrap_or_default();
+        if settings.journal_bytes.is_some() {
+            return Err(ReshapeError::Invalid(
+                "a journal on another device has the size of that device".into(),
+            ));
+        }
+        match (has, elsewhere, plan.add_journal.take()) {
+            (true, true, _) => {}
+            (true, false, _) => {
+                return Err(ReshapeError::Invalid(
+                    "a journal device is named, but the volume's journal is not on another device (features=^has_journal removes it)".into(),
+                ));
+            }
+            (false, _, Some(_)) => {
+                volume.check_attachable()?;
+                plan.attach = true;
+            }
+            // A detachment that was interrupted is made again.
+            (false, _, None) if features::clears_journal(volume, list)? => {
+                plan.forget_in_journal = true;
+            }
+            (false, _, None) => {
+                return Err(ReshapeError::Invalid(
+                    "a journal device is named, but the volume has no journal (features=has_journal attaches it)".into(),
+                ));
+            }
+        }
+        return Ok(());
     }
     let geo = &volume.sb.geo;
     match settings.journal_bytes {
@@ -274,13 +339,19 @@ fn plan_identity(volume: &mut Volume, settings: &Settings, plan: &mut Plan) -> R
         raw.volume_name[..label.len()].copy_from_slice(label);
     }
     let old = volume.sb.raw.uuid;
-    if let Some(uuid) = settings.uuid.filter(|uuid| *uuid != old) {
-        let mut features = volume.sb.raw.features();
-        if let Some(JournalLocation::External { .. }) = volume.sb.journal() {
+    let elsewhere = matches!(volume.sb.journal(), Some(JournalLocation::External { .. }));
+    if let Some(uuid) = settings.uuid.filter(|_| elsewhere && !plan.remove_journal) {
+        if settings.journal.is_none() {
             return Err(ReshapeError::Unsupported(
-                "the journal on another device knows the volume by its UUID".into(),
+                "the journal on another device knows the volume by its UUID: name it (--journal)"
+                    .into(),
             ));
         }
+        volume.check_listed(uuid)?;
+        plan.list_in_journal = true;
+    }
+    if let Some(uuid) = settings.uuid.filter(|uuid| *uuid != old) {
+        let mut features = volume.sb.raw.features();
         if features.has_compat(Compat::STABLE_INODES) {
             return Err(ReshapeError::Unsupported(
                 "the keys of encrypted files depend on the UUID (stable_inodes)".into(),

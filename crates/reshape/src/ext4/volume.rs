@@ -14,6 +14,7 @@ use blockwright_ondisk::ext4::{
 };
 
 use super::disk::Disk;
+use super::journal_device::{ExternalJournal, Place};
 use crate::error::{ReshapeError, Result};
 use crate::watch::Watch;
 
@@ -39,6 +40,8 @@ pub(crate) struct Volume {
     pub enlarged_from: Option<u64>,
     /// Whether something was committed since it was opened.
     pub has_committed: bool,
+    /// The journal on another device that the caller has named.
+    pub journal: Option<ExternalJournal>,
 }
 
 /// The superblock of a volume, for which nothing but itself is read.
@@ -67,7 +70,8 @@ impl Volume {
     ///
     /// # Errors
     /// `NotClean` for volumes that must be recovered or repaired, or are in use; `Unsupported` for features that are not known.
-    pub fn open(device: &SharedDevice) -> Result<Self> {
+    pub fn open(place: &Place) -> Result<Self> {
+        let device = &place.device;
         let sb = read_super(device)?;
         check_known(&sb)?;
         let features = sb.features();
@@ -96,15 +100,18 @@ impl Volume {
                 ));
             }
         }
-        Self::with_descs(disk, sb)
+        let mut volume = Self::with_descs(disk, sb)?;
+        volume.disk.rehearses = place.rehearses;
+        volume.journal.clone_from(&place.journal);
+        Ok(volume)
     }
 
     /// As [`Volume::open`], for a change that is watched.
     ///
     /// # Errors
     /// As [`Volume::open`].
-    pub fn open_watched(device: &SharedDevice, watch: &Watch) -> Result<Self> {
-        let mut volume = Self::open(device)?;
+    pub fn open_watched(place: &Place, watch: &Watch) -> Result<Self> {
+        let mut volume = Self::open(place)?;
         volume.disk.watch = watch.clone();
         Ok(volume)
     }
@@ -134,6 +141,7 @@ impl Volume {
             limit: None,
             enlarged_from: None,
             has_committed: false,
+            journal: None,
         };
         volume.read_descs()?;
         Ok(volume)

@@ -1,0 +1,183 @@
+//! Journals on devices of their own: they are made, and new volumes name them.
+
+use super::building_mode;
+use crate::{Error, ErrorKind, Result};
+use blockwright_device::{HostDevice, SharedDevice};
+use blockwright_disk::container::{self, detect_file};
+use blockwright_mkfs::ext4::{FormatOptions, JournalName, JournalOptions, format_journal};
+use blockwright_reshape::ext4::settings::ExternalJournal;
+use std::path::Path;
+
+/// Has a new volume name its journal.
+pub(super) fn name_in(options: &mut FormatOptions, journal: &ExternalJournal) -> Result<()> {
+    let found = journal.read()?;
+    let place = journal.device.name();
+    let refuse = |kind, what: String| Err(Error::new(kind, format!("{place}: {what}")));
+    let block_bytes = *options.block_bytes.get_or_insert(found.journal.block_size);
+    if block_bytes != found.journal.block_size {
+        let has = found.journal.block_size;
+        return refuse(
+            ErrorKind::Invalid,
+            format!(
+                "the journal has blocks of {has} bytes, and the volume would have blocks of {block_bytes}"
+            ),
+        );
+    }
+    if !found.users().is_empty() {
+        return refuse(ErrorKind::Busy, "the journal has a user".to_owned());
+    }
+    if found.journal.start.is_some() || found.journal.errno != 0 {
+        return refuse(
+            ErrorKind::Busy,
+            "the journal holds changes that were not replayed, or records an error".to_owned(),
+        );
+    }
+    options.journal_device = Some(JournalName {
+        uuid: found.uuid(),
+        number: journal.number,
+    });
+    Ok(())
+}
+
+/// Properties of a journal device that was made.
+#[derive(Clone, Debug)]
+pub struct JournalReport {
+    /// Bytes of the journal.
+    pub bytes: u64,
+    /// Bytes per block.
+    pub block_bytes: u32,
+    /// Blocks.
+    pub blocks: u32,
+    /// UUID, by which its volume names it.
+    pub uuid: [u8; 16],
+}
+
+/// Makes a journal on a device of its own (`mke2fs -O journal_dev`), which an ext4 volume can use.
+///
+/// ```
+/// use blockwright::build::JournalBuilder;
+/// use blockwright::reshape::ExternalJournal;
+/// use blockwright::{Volume, VolumeBuilder};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let (image, log) = (dir.path().join("disk.img"), dir.path().join("log.img"));
+/// JournalBuilder::new().size(8 << 20).create(&log)?;
+/// let device = blockwright::device::open(&log, Default::default())?;
+/// VolumeBuilder::new()
+///     .size(64 << 20)
+///     .journal_device(ExternalJournal { device, number: 0 })
+///     .create(&image)?;
+/// Volume::options().journal(&log).open(&image)?.close()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct JournalBuilder {
+    options: JournalOptions,
+}
+
+impl JournalBuilder {
+    /// A builder of a journal as large as its device.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(mut self, bytes: u64) -> Self {
+        self.options.bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes per block, which are those of its volume: 1024 to 65536. Without it 4096, or 1024 below 4 MiB.
+    #[must_use]
+    pub fn block_size(mut self, bytes: u32) -> Self {
+        self.options.block_bytes = Some(bytes);
+        self
+    }
+
+    /// Label, at most 16 bytes.
+    #[must_use]
+    pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
+        self.options.label = label.as_ref().to_vec();
+        self
+    }
+
+    /// UUID; random when not given.
+    #[must_use]
+    pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
+        self.options.uuid = Some(uuid);
+        self
+    }
+
+    /// When it is made, in seconds since 1970.
+    #[must_use]
+    pub fn time(mut self, secs: u64) -> Self {
+        self.options.now = secs;
+        self
+    }
+
+    /// Makes the journal on a device.
+    ///
+    /// # Errors
+    /// `Invalid` for sizes that no journal has, `Io`.
+    pub fn create_on(&self, device: &SharedDevice) -> Result<JournalReport> {
+        let made = format_journal(device, &self.options)?;
+        let (block_bytes, blocks) = (made.journal.block_size, made.journal.len);
+        Ok(JournalReport {
+            bytes: u64::from(block_bytes) * u64::from(blocks),
+            block_bytes,
+            blocks,
+            uuid: made.uuid(),
+        })
+    }
+
+    /// Makes the journal in the image or on the device at a path; a missing image is made.
+    ///
+    /// # Errors
+    /// As [`JournalBuilder::create_on`]; `Invalid` for a new image without a size.
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<JournalReport> {
+        let path = path.as_ref();
+        let at = |e: Error| e.at(path);
+        let is_plain = match std::fs::metadata(path) {
+            Ok(meta) => meta.is_file() && detect_file(path) == container::Format::Raw,
+            Err(e) => {
+                e.kind() == std::io::ErrorKind::NotFound
+                    && blockwright_disk::Place::of(path).part.is_none()
+                    && blockwright_device::NbdAddress::parse(path).is_none()
+            }
+        };
+        if !is_plain {
+            let device = blockwright_disk::open(path, building_mode());
+            return device
+                .map_err(|e| at(e.into()))
+                .and_then(|device| self.create_on(&device).map_err(at));
+        }
+        let is_new = !path.exists();
+        let made = self.create_in_file(path);
+        if made.is_err() && is_new {
+            // The first error is the one to tell.
+            let _already_failing = std::fs::remove_file(path);
+        }
+        made.map_err(at)
+    }
+
+    fn create_in_file(&self, path: &Path) -> Result<JournalReport> {
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        let bytes = self.options.bytes.unwrap_or(file.metadata()?.len());
+        if bytes == 0 {
+            return Err(Error::new(ErrorKind::Invalid, "a new image needs a size"));
+        }
+        if file.metadata()?.len() < bytes {
+            file.set_len(bytes)?;
+        }
+        let device = HostDevice::open(path, building_mode())?;
+        self.create_on(&device)
+    }
+}
