@@ -5,6 +5,7 @@ use crate::format::{self, Format};
 use crate::{Error, ErrorKind, Result, VolumeOptions};
 use blockwright_device::{DeviceErrorKind, SharedDevice};
 use blockwright_vfs::{Cred, Engine, StatFs, Vfs};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -208,6 +209,42 @@ impl Volume {
     /// `Unsupported` when the device cannot discard, `ReadOnly`, `Io`.
     pub fn trim(&self) -> Result<u64> {
         Ok(self.vfs.engine().trim(0..u64::MAX, 0)?)
+    }
+
+    /// As [`Volume::trim`], range by range. Before each range, `tell` gets how many bytes of the volume were gone through, and how many there are; it stops the
+    /// trim when it breaks. A stop harms nothing: the rest is trimmed when it is asked for again. How many bytes were discarded, and whether all was gone through.
+    ///
+    /// # Errors
+    /// As [`Volume::trim`].
+    pub fn trim_watched(
+        &self,
+        tell: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<(u64, bool)> {
+        /// Ranges of a volume: so many at most, where they are not smaller than the least.
+        const RANGES_MAX: u64 = 1000;
+        const RANGE_MIN: u64 = 256 << 20;
+        let stat = self.statfs()?;
+        let total = stat.blocks.saturating_mul(u64::from(stat.block_bytes));
+        // Whole blocks of every size.
+        let step = (total / RANGES_MAX)
+            .max(RANGE_MIN)
+            .next_multiple_of(1 << 20);
+        let (mut trimmed, mut at) = (0, 0);
+        loop {
+            if tell(at.min(total), total).is_break() {
+                return Ok((trimmed, false));
+            }
+            // The volume's own metadata is not counted, so that its end may lie behind the total.
+            let end = match total.saturating_sub(at) > step {
+                true => at + step,
+                false => u64::MAX,
+            };
+            trimmed += self.vfs.engine().trim(at..end, 0)?;
+            if end == u64::MAX {
+                return Ok((trimmed, true));
+            }
+            at = end;
+        }
     }
 
     /// Makes everything durable that was done before.

@@ -92,6 +92,17 @@ impl Image {
         &self.vfs
     }
 
+    /// Does something with the volume as a whole, which is open.
+    ///
+    /// # Errors
+    /// Those of `act`, and for a volume that was closed.
+    pub fn on_volume<T>(&self, act: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
+        match self.volume.borrow().as_ref() {
+            Some(volume) => act(volume),
+            None => Err(Failure::new("the volume is closed")),
+        }
+    }
+
     /// On whose behalf things are done.
     pub fn cred(&self) -> &Cred {
         &self.cred

@@ -155,6 +155,20 @@ fn it_is_attached_and_detached_as_tune2fs_does() {
     assert_eq!(field(&log, "Journal number of users"), "0");
     assert_eq!(field(&image, "Journal UUID"), "");
     assert!(contents(&image) == before, "files differ");
+    // With another UUID at the same time, both ways.
+    for (list, listed) in [("has_journal", 1), ("^has_journal", 0)] {
+        let both = Settings {
+            uuid: Some([listed as u8 + 7; 16]),
+            ..settings(list, Some(&log))
+        };
+        set(&device(&image), &both, &Watch::default()).expect("set");
+        drop(both);
+        clean(&image, names_journal(&image).then_some(log.as_path()), list);
+        assert_eq!(count_users(&log), listed, "{list}");
+        if listed == 1 {
+            assert_eq!(users(&log), field(&image, "Filesystem UUID"));
+        }
+    }
 }
 
 #[test]

@@ -1,14 +1,17 @@
 //! `trim`: free blocks become holes of an image file, or are discarded on a device.
 
+use super::progress::PhaseBar;
 use crate::args::TrimArgs;
-use crate::failure::{At, Failure, Result};
+use crate::failure::{Failure, Result};
 use crate::image::{Access, Image, with_other_devices};
+use crate::interrupt::Interrupts;
 use crate::output::{Out, human};
 use blockwright::Volume;
 use blockwright::device::ZeroingDevice;
 use serde::Serialize;
 use std::fs::File;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -68,10 +71,32 @@ fn is_mount_point(path: &Path) -> Result<bool> {
     Ok(!stat.stx_attributes_mask.contains(root) || stat.stx_attributes.contains(root))
 }
 
+/// Trims range by range, until a signal comes.
+fn watched(volume: &Volume) -> Result<u64> {
+    let interrupts = Interrupts::note()?;
+    let bar = PhaseBar::new("trimming", false);
+    let trimmed = volume.trim_watched(&mut |done, total| {
+        bar.show("ranges", done, total);
+        match interrupts.came() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    bar.finish();
+    match trimmed? {
+        (trimmed, true) => Ok(trimmed),
+        (trimmed, false) => Err(Failure::new(format_args!(
+            "interrupted; {} trimmed: the same command trims the rest",
+            human(trimmed)
+        ))
+        .code(crate::exit::INTERRUPTED)),
+    }
+}
+
 fn image(path: &Path, zero: bool) -> Result<u64> {
     if !zero {
         let image = Image::open(path, Access::Write)?;
-        let trimmed = image.vfs().engine().trim(0..u64::MAX, 0).at(path.display());
+        let trimmed = image.on_volume(watched);
         image.close()?;
         return trimmed;
     }
@@ -80,7 +105,7 @@ fn image(path: &Path, zero: bool) -> Result<u64> {
         let device = crate::wall::device(path, mode)?;
         Ok(Arc::new(ZeroingDevice::new(device)))
     })?;
-    let trimmed = volume.trim();
+    let trimmed = watched(&volume);
     volume.close()?;
-    Ok(trimmed?)
+    trimmed
 }

@@ -56,8 +56,8 @@ pub(super) struct Plan {
     pub attach: bool,
     /// The journal on another device lists the volume by its new UUID.
     pub list_in_journal: bool,
-    /// The journal on another device does not list the volume any more, which has none.
-    pub forget_in_journal: bool,
+    /// The journal on another device does not list the volume by this UUID any more: the volume has none, or will have none.
+    pub forget_in_journal: Option<[u8; 16]>,
 }
 
 impl Plan {

@@ -197,8 +197,8 @@ fn apply(volume: &mut Volume, plan: &Plan) -> Result<()> {
     if plan.list_in_journal {
         volume.list_in_journal()?;
     }
-    if plan.forget_in_journal {
-        volume.forget_in_journal(volume.sb.raw.uuid)?;
+    if let Some(uuid) = plan.forget_in_journal {
+        volume.forget_in_journal(uuid)?;
     }
     Ok(())
 }
@@ -266,7 +266,7 @@ fn plan_journal(volume: &Volume, settings: &Settings, plan: &mut Plan) -> Result
             }
             // A detachment that was interrupted is made again.
             (false, _, None) if features::clears_journal(volume, list)? => {
-                plan.forget_in_journal = true;
+                plan.forget_in_journal = Some(volume.committed.uuid);
             }
             (false, _, None) => {
                 return Err(ReshapeError::Invalid(
@@ -340,6 +340,10 @@ fn plan_identity(volume: &mut Volume, settings: &Settings, plan: &mut Plan) -> R
     }
     let old = volume.sb.raw.uuid;
     let elsewhere = matches!(volume.sb.journal(), Some(JournalLocation::External { .. }));
+    if elsewhere && plan.remove_journal {
+        // It lists the volume by this one, which may change with the same list.
+        plan.forget_in_journal = Some(old);
+    }
     if let Some(uuid) = settings.uuid.filter(|_| elsewhere && !plan.remove_journal) {
         if settings.journal.is_none() {
             return Err(ReshapeError::Unsupported(
