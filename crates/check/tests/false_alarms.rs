@@ -4,6 +4,7 @@ use blockwright_test_support::lab as common;
 
 use blockwright_check::Mode;
 use blockwright_ondisk::ext4::extent::{self, Extent};
+use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::jbd2::RawJournalSuperblock;
 use blockwright_ondisk::ext4::{FileBlock, Ino, RawSuperblock, RoCompat};
 use common::verdict::{e2fsck_clean, e2fsck_silent};
@@ -221,4 +222,50 @@ fn blocks_that_a_feature_lets_files_share() {
     assert!(silent.contains("shared_blocks"), "{silent}");
     assert_eq!(e2fsck_silent(&verify(&without).unwrap()), None);
     assert_ne!(repaired(&over.image).blocks(middle)[0], table);
+}
+
+/// The kernel stores a count of 1 for too many subdirectories, and leaves it when they go.
+#[test]
+fn one_link_of_an_indexed_directory() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for features in ["^has_journal", "^has_journal,^dir_nlink"] {
+        let args = format!("-t ext4 -b 1024 -O {features}");
+        let path = lab.dir.path().join("indexed.img");
+        std::fs::write(&path, made(&lab, "8M", &args)).unwrap();
+        let done = std::process::Command::new("e2fsck")
+            .args(["-fyD"])
+            .arg(&path)
+            .output()
+            .unwrap();
+        assert!(done.status.code().unwrap() < 4);
+        let mut v = Volume::new(std::fs::read(&path).unwrap());
+        let many = v.lookup("many");
+        v.edit_inode(many, |i| {
+            assert!(i.flags.contains(InodeFlags::INDEX));
+            i.links = 1;
+        });
+        accepted(&lab, features, &v.image);
+        // Of a directory without an index it is damage.
+        let dir = v.lookup("dir");
+        v.edit_inode(dir, |i| i.links = 1);
+        assert!(!verify(&v.image).unwrap().is_clean(), "{features}");
+    }
+}
+
+/// The volume's own files are in use, whatever their time of deletion says.
+#[test]
+fn times_of_deletion_that_nothing_reads() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut v = Volume::new(made(&lab, "8M", "-t ext4 -b 1024 -O orphan_file,quota"));
+    let orphans = Ino(v.sb().orphan_file_inum.get());
+    for ino in [orphans, Ino::JOURNAL, Ino::USR_QUOTA] {
+        v.edit_inode(ino, |i| i.dtime = 0x4000_0000);
+        accepted(&lab, &format!("inode {ino}"), &v.image);
+    }
 }

@@ -152,6 +152,17 @@ fn ext4() {
             RARE + 2904,
             // An error number in the journal.
             RARE + 3564,
+            // Times and places of attribute values in inodes.
+            RARE + 3660,
+            RARE + 4302,
+            // No checksums any more, in directories whose entries carry hashes.
+            RARE + 4250,
+            // An impossible size of the resize inode.
+            RARE + 4318,
+            // One link of an indexed directory.
+            RARE + 4946,
+            // A padded name of the attribute that says how a file is encrypted.
+            RARE + 5161,
         ];
         ext4_cases::run(200, &found);
     }

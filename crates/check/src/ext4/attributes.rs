@@ -1,18 +1,15 @@
-//! Extended attributes: in inodes, in shared blocks, and values in inodes of their own.
+//! Extended attributes: in inodes and in shared blocks. Values in inodes of their own: `value_inodes`.
 
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::xattr::{self, XattrEntry, XattrList, XattrValue};
-use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, FormatError, Incompat, Ino, Inode};
+use blockwright_ondisk::ext4::{BlockNo, Compat, FormatError, Incompat, Ino};
 
 use super::CheckError;
 use super::context::Checker;
 use super::inode_fields::{Fields, set_sectors};
 use super::issue::IssueKind;
-use super::mapping::{Collect, Walk};
 use super::state::{EaBlock, Values};
-
-/// Largest value in an inode of its own that is read to verify its hash.
-const VALUE_READ_MAX: u64 = 1 << 20;
+use super::value_inodes::ValueFault;
 
 /// Name (under [`xattr::INDEX_ENCRYPTION`]) of an inode's encryption context.
 const ENCRYPTION_NAME: &[u8] = b"c";
@@ -22,14 +19,6 @@ const NONCE_BYTES: usize = 16;
 /// The policy that a context follows.
 fn policy_of(context: &[u8]) -> Vec<u8> {
     context[..context.len().saturating_sub(NONCE_BYTES)].to_vec()
-}
-
-/// What is wrong with an inode that an attribute says holds its value.
-enum ValueFault {
-    /// The attribute has no value there.
-    Wrong(&'static str),
-    /// The value is there, in an inode that does not say so.
-    Denied(&'static str),
 }
 
 /// The part of a damaged table of attributes that is good.
@@ -146,6 +135,7 @@ impl Checker {
         let Some(at) = fields.inode.attributes_offset(&geo) else {
             return Ok(());
         };
+        self.check_name_lengths(fields, at);
         self.check_inline_hash(fields, at);
         let area = fields.raw.get(at..).unwrap_or(&[]).to_vec();
         let fault = match XattrList::parse_ibody(&area, &geo) {
@@ -187,6 +177,34 @@ impl Checker {
         Ok(())
     }
 
+    /// A name that ends with padding has a wrong length: a name has no zero byte.
+    fn check_name_lengths(&mut self, fields: &mut Fields, at: usize) {
+        let area = fields.raw.get(at..).unwrap_or(&[]);
+        let Ok(Some(list)) = XattrList::parse_ibody(area, &self.geo) else {
+            return;
+        };
+        let longer: Vec<(usize, usize)> = list
+            .iter()
+            .filter_map(|e| {
+                let len = e.name.iter().position(|b| *b == 0).filter(|n| *n > 0)?;
+                let padding = e.name[len..].iter().all(|b| *b == 0);
+                let same = len.next_multiple_of(4) == e.name.len().next_multiple_of(4);
+                let name = &e.name[..len];
+                let short = XattrEntry { name, ..e };
+                (padding && same && hash_matches(&short, area)).then_some((e.offset, len))
+            })
+            .collect();
+        for (offset, len) in longer {
+            // What else is looked at has the right name, repaired or not.
+            fields.raw[at + offset] = len as u8;
+            fields.edited |= self.problem(IssueKind::XattrEntry {
+                ino: fields.ino,
+                offset,
+                what: "its name has a zero byte in it",
+            });
+        }
+    }
+
     /// Inline data has no hash: e2fsck ends where there is one.
     fn check_inline_hash(&mut self, fields: &mut Fields, at: usize) {
         let area = fields.raw.get(at..).unwrap_or(&[]);
@@ -202,6 +220,23 @@ impl Checker {
         let place = usize::from(u16::from_le_bytes([area[offset + 2], area[offset + 3]]));
         let empty = matches!(data.value, XattrValue::Local([]));
         let hashed = data.hash != 0;
+        // e2fsck finds no inline data beside a value in an inode that has a place here, too.
+        let inline = fields.inode.flags.contains(InodeFlags::INLINE_DATA);
+        let placed: Vec<usize> = (list.iter())
+            .filter(|e| inline && matches!(e.value, XattrValue::Inode { .. }))
+            .map(|e| e.offset)
+            .filter(|at| area[at + 2..at + 4] != [0; 2])
+            .collect();
+        for offset in placed {
+            if self.problem(IssueKind::XattrEntry {
+                ino: fields.ino,
+                offset,
+                what: "its value is in an inode and here",
+            }) {
+                fields.edited = true;
+                fields.raw[at + offset + 2..][..2].fill(0);
+            }
+        }
         if empty
             && place > end
             && self.problem(IssueKind::XattrEntry {
@@ -364,154 +399,6 @@ impl Checker {
         Ok(None)
     }
 
-    /// Counts the inodes that hold values of good attributes.
-    fn count_holders(&mut self, owner: Ino, entries: &[XattrEntry<'_>]) -> Result<(), CheckError> {
-        for e in entries {
-            if let XattrValue::Inode { ino, size } = e.value
-                && !matches!(
-                    self.value_fault(owner, e, ino, size)?,
-                    Some(ValueFault::Wrong(_))
-                )
-            {
-                self.count_holder(ino)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn count_holder(&mut self, ino: Ino) -> Result<(), CheckError> {
-        self.need_inode(ino)?;
-        *self.scan.ea_refs.entry(ino.0).or_default() += 1;
-        Ok(())
-    }
-
-    /// Marks inodes as holding the values that attributes have in them. Called after the scan, which has the tables in
-    /// its hands. Whether there were any: what they map was not looked at.
-    pub fn mark_holders(&mut self) -> Result<bool, CheckError> {
-        let holders = std::mem::take(&mut self.scan.holders_to_mark);
-        for ino in &holders {
-            self.edit_inode(Ino(*ino), |edit| {
-                edit.flags(0, InodeFlags::EA_INODE.bits());
-                edit.links(1);
-                edit.dtime(0);
-            })?;
-        }
-        Ok(!holders.is_empty())
-    }
-
-    /// What values in inodes of their own add to the counts of a file. Each file that shares a value counts it. Values
-    /// as Lustre stored them count for their own inode only.
-    fn values_of(&self, owner: Ino, entries: &[XattrEntry<'_>]) -> Result<Values, CheckError> {
-        let cluster = u64::from(self.geo.cluster_ratio) << self.geo.block_bits;
-        let mut all = Values::default();
-        for e in entries {
-            let XattrValue::Inode { ino, size } = e.value else {
-                continue;
-            };
-            if let Some(value) = self.read_inode(ino)?
-                && e.verify_hash(Some(value.ea_inode_hash())).is_err()
-                && self.points_back(owner, &value)?
-            {
-                continue;
-            }
-            all += Values {
-                sectors: u64::from(size).next_multiple_of(cluster) >> 9,
-                inodes: 1,
-            };
-        }
-        Ok(all)
-    }
-
-    /// Whether an inode holds a value as Lustre stored them before there was the feature: without a
-    /// hash, and with its only owner's number and generation instead.
-    fn points_back(&self, owner: Ino, value: &Inode) -> Result<bool, CheckError> {
-        let Some(owner_inode) = self.read_inode(owner)? else {
-            return Ok(false);
-        };
-        Ok(value.mtime.secs as u32 == owner.0 && value.generation == owner_inode.generation)
-    }
-
-    /// What is wrong with the inode that holds the value of an attribute. The hash in the attribute decides whether the inode
-    /// is the right one, whatever it says of itself.
-    fn value_fault(
-        &self,
-        owner: Ino,
-        entry: &XattrEntry<'_>,
-        value: Ino,
-        size: u32,
-    ) -> Result<Option<ValueFault>, CheckError> {
-        let wrong = |what| Ok(Some(ValueFault::Wrong(what)));
-        if !self.geo.features.has_incompat(Incompat::EA_INODE) {
-            return wrong("not allowed without the feature");
-        }
-        if value < self.geo.first_ino {
-            return wrong("the inode is reserved");
-        }
-        let Some(inode) = self.read_inode(value)? else {
-            return wrong("no such inode");
-        };
-        let regular = inode.kind() == Some(FileKind::Regular);
-        let marked = inode.flags.contains(InodeFlags::EA_INODE);
-        let deleted = inode.links == 0 && !self.scan.orphans.contains(&value.0);
-        let unmarked = "the inode is not marked as holding one";
-        if !marked && (deleted || !regular) {
-            return wrong(unmarked);
-        }
-        if inode.size != u64::from(size) {
-            return wrong(if marked { "the sizes differ" } else { unmarked });
-        }
-        let hash = inode.ea_inode_hash();
-        let hashed = entry.verify_hash(Some(hash)).is_ok();
-        let read = hashed && inode.size <= VALUE_READ_MAX;
-        if !hashed {
-            if !self.points_back(owner, &inode)? {
-                return wrong(if marked {
-                    "the hashes differ"
-                } else {
-                    unmarked
-                });
-            }
-        } else if marked && read && self.value_hash(value, &inode)? != hash {
-            return wrong("the value does not match its hash");
-        }
-        // Of an inode without the mark, other flags may be missing, too: the value is read by the next round.
-        if !marked {
-            return Ok(Some(ValueFault::Denied(unmarked)));
-        }
-        // Blocks of a deleted inode may be another file's by now.
-        let what = "the inode is not in use";
-        match (deleted, read) {
-            (false, _) => Ok(None),
-            (true, true) => Ok(Some(ValueFault::Denied(what))),
-            (true, false) => wrong(what),
-        }
-    }
-
-    /// The hash of a value in an inode of its own.
-    fn value_hash(&self, value: Ino, inode: &Inode) -> Result<u32, CheckError> {
-        let mut map = Collect::default();
-        let walk = Walk {
-            store: &self.store,
-            geo: &self.geo,
-            ino: value,
-            inode,
-        };
-        walk.run(&mut map)?;
-        let mut bytes = Vec::new();
-        for piece in &map.pieces {
-            if bytes.len() as u64 >= inode.size || u64::from(piece.len) > VALUE_READ_MAX {
-                break;
-            }
-            let len = u64::from(piece.len);
-            bytes.extend(
-                self.store
-                    .read_run(piece.physical, len, "attribute value")?,
-            );
-        }
-        bytes.truncate(inode.size as usize);
-        Ok(self.geo.seed.ea_inode_value(&bytes))
-    }
-
     fn drop_attribute_block(&mut self, fields: &mut Fields) {
         fields.inode.file_acl = BlockNo(0);
         let mut edit = fields.edit();
@@ -633,58 +520,7 @@ impl Checker {
                 }
             }
         }
-        let holders: Vec<Ino> = self
-            .scan
-            .inodes
-            .iter()
-            .filter(|s| s.marks.ea_inode && !s.marks.orphan)
-            .map(|s| s.ino)
-            .collect();
-        for ino in holders {
-            let counted = self.scan.ea_refs.get(&ino.0).copied().unwrap_or(0);
-            if counted == 0 {
-                self.clear_value_flag(ino)?;
-                continue;
-            }
-            let Some(mut inode) = self.read_inode(ino)? else {
-                continue;
-            };
-            let found = inode.ea_inode_refs();
-            if found == counted {
-                continue;
-            }
-            if !self.problem(IssueKind::XattrValueRefs {
-                ino,
-                found,
-                counted,
-            }) {
-                continue;
-            }
-            if let Some(mut raw) = self.read_raw_inode(ino)? {
-                inode.set_ea_inode_refs(counted);
-                if inode.encode_into(&mut raw, &self.geo, ino).is_ok() {
-                    self.write_raw_inode(ino, raw)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// An inode that says it holds an attribute value, but no attribute refers to it. Its contents are kept: with a name
-    /// it is a file, and without one it goes to lost+found. The kernel looks up no file with this flag.
-    fn clear_value_flag(&mut self, ino: Ino) -> Result<(), CheckError> {
-        let Some(inode) = self.read_inode(ino)? else {
-            return Ok(());
-        };
-        if let Some(state) = self.scan.inodes.get_mut(ino) {
-            state.marks.ea_inode = false;
-        }
-        let flags = inode.flags.bits();
-        let what = "marked as an attribute value, but no attribute has it";
-        if self.problem(IssueKind::InodeFlags { ino, flags, what }) {
-            self.edit_inode(ino, |edit| edit.flags(InodeFlags::EA_INODE.bits(), 0))?;
-        }
-        Ok(())
+        self.check_holders()
     }
 
     /// Corrects an inode's sector count for a mapping that was laid out anew.

@@ -42,6 +42,8 @@ pub(super) struct Checker {
     pub reindex: std::collections::BTreeSet<u32>,
     /// A journal to make in the place of one that was given up.
     pub new_journal: Option<super::state::OldJournal>,
+    /// The length to store with the journal's head, when that says a wrong one.
+    pub log_blocks: Option<u32>,
     /// Blocks of descriptors whose copies must follow.
     pub stale_copies: std::collections::BTreeSet<u32>,
     /// The copies of a block of descriptors that were read last.
@@ -87,6 +89,7 @@ impl Checker {
             usage_is_old: false,
             reindex: std::collections::BTreeSet::new(),
             new_journal: None,
+            log_blocks: None,
             stale_copies: std::collections::BTreeSet::new(),
             copies_read: std::cell::RefCell::default(),
             raised_marks: std::collections::BTreeMap::new(),
@@ -273,6 +276,11 @@ impl RawEdit<'_> {
         self.raw
             .get(at..at + 4)
             .map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    }
+
+    /// Both words of `i_size`, whatever the type.
+    pub fn stored_size(&self) -> u64 {
+        u64::from(self.get32(0x04)) | u64::from(self.get32(0x6C)) << 32
     }
 
     /// `i_links_count`.

@@ -10,7 +10,7 @@ use super::directories::DirPass;
 use super::htree::Role;
 use super::state::DirInfo;
 
-fn put_rec_len(bytes: &mut [u8], at: usize, rec_len: usize, format: &DirFormat) {
+pub(super) fn put_rec_len(bytes: &mut [u8], at: usize, rec_len: usize, format: &DirFormat) {
     if let Some(stored) = dir::encode_rec_len(rec_len, format.block_size)
         && let Some(dest) = bytes.get_mut(at + 4..at + 6)
     {

@@ -284,6 +284,27 @@ impl Checker {
         while at < bytes.len() {
             pass.stored_kind = bytes.get(at + 7).copied().unwrap_or(0);
             let parsed = DirBlock::entries_of(bytes, pass.format).entry_at(at);
+            // A place that no name fits into: the tail of a block that has no checksum any more, for one.
+            if pass.format.stored_hash
+                && let (Ok(entry), Some(before)) = (&parsed, previous)
+                && let (rec_len, false) = (entry.rec_len, entry.is_used())
+                && rec_len < pass.format.min_rec_len(1)
+                && self.problem(IssueKind::DirEntry {
+                    dir: ino,
+                    logical,
+                    block: place,
+                    error: FormatError::DirRecLenSmall {
+                        offset: at,
+                        rec_len,
+                    }
+                    .into(),
+                })
+            {
+                super::dir_repair::put_rec_len(bytes, before, at + rec_len - before, &pass.format);
+                changed = true;
+                at += rec_len;
+                continue;
+            }
             if let Ok(entry) = &parsed
                 && let Some(name) = self.name_in_utf8(pass, entry)
                 && self.problem(IssueKind::EntryEncoding {

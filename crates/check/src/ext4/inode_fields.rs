@@ -135,19 +135,21 @@ impl Checker {
         let ino = fields.ino;
         let dtime = fields.inode.dtime;
         if dtime != 0 && !fields.dtime_is_link {
-            let kind = if self.low_dtime(&fields.inode) {
+            let low = self.low_dtime(&fields.inode);
+            let kind = if low {
                 IssueKind::InodeDtimeLow { ino, dtime }
             } else {
                 IssueKind::InodeDtimeSet { ino }
             };
-            if self.problem(kind) {
+            // Nothing reads the time of the volume's own files.
+            if (low || !self.is_hidden(ino)) && self.problem(kind) {
                 fields.edit().dtime(0);
             }
         }
         // Two epoch bits and a negative 32-bit time: written by kernels that extended the sign of
         // times before 1970. In 2310 the times become possible.
         let extra_size = fields.half(0x80);
-        if self.geo.inode_size > 128 && !fields.inode.flags.contains(InodeFlags::EA_INODE) {
+        if self.geo.inode_size > 128 {
             let far = [(0x0C, 0x84), (0x10, 0x88), (0x08, 0x8C), (0x90, 0x94)]
                 .into_iter()
                 .filter(|(_, extra)| 0x80 + usize::from(extra_size) >= extra + 4)
@@ -718,7 +720,9 @@ impl Checker {
                 _ => {}
             }
         }
-        self.check_large_file(fields);
+        if kind == FileKind::Regular && ino >= geo.first_ino {
+            self.check_large_file(fields.inode.size);
+        }
         let counted = mapped.sectors;
         if !pending
             && fields.inode.sectors != counted
@@ -734,11 +738,9 @@ impl Checker {
     }
 
     /// A file of 2 GiB or more is a feature of the volume.
-    fn check_large_file(&mut self, fields: &Fields) {
+    pub fn check_large_file(&mut self, size: u64) {
         let features = self.sb.features();
-        if fields.kind != FileKind::Regular
-            || fields.ino < self.geo.first_ino
-            || fields.inode.size <= i32::MAX as u64
+        if size <= i32::MAX as u64
             || features.has_ro_compat(RoCompat::LARGE_FILE)
             || !self.problem(IssueKind::FeatureContradiction {
                 what: "there are files of 2 GiB and more, but large_file is not set",

@@ -84,7 +84,10 @@ impl Checker {
         let bytes = self.store.read(place, "journal superblock")?;
         let blocks = pieces.last().map_or(0, Piece::end);
         let head = match self.journal_head(&bytes, blocks) {
-            Ok(head) => head,
+            Ok(head) => {
+                self.check_log_length(&head, blocks);
+                head
+            }
             Err(kind) => {
                 let certain = self.is_journal_place(ino, &bytes)?;
                 if self.problem(kind) {
@@ -101,6 +104,19 @@ impl Checker {
             }
         };
         self.recover_log(place, &pieces, &head, bytes)
+    }
+
+    /// The kernel uses no journal whose log is shorter than the shortest journal there can be.
+    fn check_log_length(&mut self, head: &JournalSuperblock, blocks: u64) {
+        let found = head.len - head.first + 1;
+        if u64::from(found) < JOURNAL_BLOCKS_MIN
+            && self.problem(IssueKind::JournalField {
+                field: "length of the log",
+                found,
+            })
+        {
+            self.log_blocks = u32::try_from(blocks).ok();
+        }
     }
 
     /// The same for a journal on a device of its own. Without it nothing that waits to be replayed may be ignored: a
@@ -161,6 +177,10 @@ impl Checker {
             && self.problem(IssueKind::JournalErrno { errno: head.errno })
             && head.start.is_none()
         {
+            self.store_journal_head(place, bytes, head.sequence)?;
+        }
+        if self.log_blocks.is_some() && head.start.is_none() {
+            let bytes = self.log_store().read(place, "journal superblock")?;
             self.store_journal_head(place, bytes, head.sequence)?;
         }
         let features = self.sb.features();
@@ -440,6 +460,10 @@ impl Checker {
             raw.start.set(0);
             raw.sequence.set(sequence);
             raw.errno.set(0);
+            if let Some(blocks) = self.log_blocks.take() {
+                raw.maxlen.set(blocks);
+                raw.first.set(1);
+            }
             raw.set_checksum();
             bytes[..SUPERBLOCK_SIZE].copy_from_slice(raw.as_bytes());
             let Some(store) = &mut self.journal_store else {

@@ -51,6 +51,7 @@ mod state;
 mod store;
 mod superblock;
 mod usage;
+mod value_inodes;
 
 use std::fmt;
 

@@ -106,7 +106,8 @@ impl Checker {
 
     /// The resize inode maps the blocks reserved for descriptors: one doubly indirect block whose
     /// entries are the reserved blocks of group 0, each listing its own copies.
-    pub fn check_resize_inode(&mut self, inode: &Inode) -> Result<(), CheckError> {
+    /// `size` is the stored one: an impossible one is not in `inode`.
+    pub fn check_resize_inode(&mut self, inode: &Inode, size: u64) -> Result<(), CheckError> {
         let geo = self.geo.clone();
         let what = if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
             Some("no regular file in use")
@@ -115,7 +116,7 @@ impl Checker {
             .intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
         {
             Some("mapped by extents")
-        } else if inode.size > super::inode_fields::max_file_size(&geo, false) {
+        } else if size > super::inode_fields::max_file_size(&geo, false) {
             Some("larger than any file")
         } else {
             let area = &inode.block;
@@ -132,9 +133,12 @@ impl Checker {
                 self.resize_list_problem(inode, dind)?
             }
         };
-        if let Some(what) = what
-            && self.problem(IssueKind::ResizeInode { what })
-        {
+        let Some(what) = what else {
+            // With blocks of 4 KiB it has 4 GiB.
+            self.check_large_file(size);
+            return Ok(());
+        };
+        if self.problem(IssueKind::ResizeInode { what }) {
             self.rebuild_resize_inode(inode)?;
         }
         Ok(())

@@ -61,7 +61,11 @@ impl Checker {
         if ino == Ino::BAD {
             self.check_bad_blocks(ino, raw, inode)?;
         } else if ino == Ino::RESIZE && f.has_compat(Compat::RESIZE_INODE) {
-            self.check_resize_inode(inode)?;
+            let size = RawEdit {
+                raw: &mut raw.to_vec(),
+            }
+            .stored_size();
+            self.check_resize_inode(inode, size)?;
         } else if is_journal || is_quota {
             return self.check_hidden_file(ino, raw, inode, bad_sum);
         } else if let Some(what) = self.unused_reserved_problem(ino, inode) {
@@ -95,6 +99,7 @@ impl Checker {
         if !lists_blocks {
             repair |= self.check_unused_reserved(ino, inode, &mut edited);
         }
+        repair |= self.check_reserved_flags(ino, &mut edited);
         if repair {
             self.write_raw_inode(ino, edited)?;
         }
@@ -145,14 +150,36 @@ impl Checker {
         block.0 != 0 && self.inside(block) && self.geo.features.has_compat(Compat::EXT_ATTR)
     }
 
+    /// Flags of directories, which a reserved inode is none of. Whether `raw` was repaired.
+    fn check_reserved_flags(&mut self, ino: Ino, raw: &mut Vec<u8>) -> bool {
+        let found = RawEdit { raw }.get32(0x20);
+        let flags = InodeFlags::from_bits_retain(found);
+        let indexed = ino != Ino::BAD && self.examined(ino) && flags.contains(InodeFlags::INDEX);
+        let mut repair = false;
+        for (there, flag, what) in [
+            (indexed, InodeFlags::INDEX, "an index, but no directory"),
+            (
+                flags.contains(InodeFlags::CASEFOLD),
+                InodeFlags::CASEFOLD,
+                "casefold where it cannot be",
+            ),
+        ] {
+            let flags = found;
+            if there && self.problem(IssueKind::InodeFlags { ino, flags, what }) {
+                RawEdit { raw }.flags(flag.bits(), 0);
+                repair = true;
+            }
+        }
+        repair
+    }
+
     /// Sizes and counts of a reserved inode without contents. Whether `raw` was repaired.
     fn check_unused_reserved(&mut self, ino: Ino, inode: &Inode, raw: &mut Vec<u8>) -> bool {
         if !self.examined(ino) {
             return false;
         }
         let mut repair = false;
-        let edit = RawEdit { raw };
-        let found = u64::from(edit.get32(0x04)) | u64::from(edit.get32(0x6C)) << 32;
+        let found = RawEdit { raw }.stored_size();
         let expected = 0;
         if found > super::inode_fields::max_file_size(&self.geo, false)
             && self.problem(IssueKind::InodeSize {
@@ -224,7 +251,7 @@ impl Checker {
     fn check_bad_blocks(&mut self, ino: Ino, raw: &[u8], inode: &Inode) -> Result<(), CheckError> {
         let odd = inode.mode != 0
             || inode.links != 0
-            || inode.flags.contains(InodeFlags::EXTENTS)
+            || (inode.flags).intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
             || inode.file_acl.0 != 0
             // e2fsck looks at the low halves.
             || inode.uid & 0xFFFF != 0

@@ -152,7 +152,7 @@ pub fn group_cases() -> Vec<Case> {
             v.edit_desc(0, |d| d.block_bitmap_csum ^= 1)
         }),
         case("ResizeInode", "ext4", |v| {
-            v.edit_inode(Ino::RESIZE, |i| i.links = 2)
+            v.edit_inode(Ino::RESIZE, |i| i.links = 0)
         })
         .also(&["BlockBitmap", "GroupFreeBlocks"]),
     ]

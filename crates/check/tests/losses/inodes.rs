@@ -614,35 +614,3 @@ fn directories_stay_where_they_say_they_belong() {
         }
     }
 }
-
-/// Inodes of a journal and of quota on a volume without either: a count of links says that they are in use.
-#[test]
-fn reserved_inodes_without_a_use_have_no_links() {
-    if !tools() {
-        return;
-    }
-    let lab = Lab::new();
-    let clean = Volume::new(lab.make("8M", &with("^has_journal")).unwrap());
-    let before = listing(&lab, &clean.image);
-    for (ino, damaged) in [
-        (1, true),
-        (3, true),
-        (4, true),
-        (7, false),
-        (8, true),
-        (9, false),
-    ] {
-        for links in [1, 2, 0x8001] {
-            let mut v = clean.clone();
-            v.edit_inode(Ino(ino), |i| i.links = links);
-            let what = format!("inode {ino}: {links} links");
-            let (code, text) = lab.e2fsck(&v.image);
-            assert_eq!(code != 0, damaged, "{what}: {text}");
-            let report = verify(&v.image).unwrap();
-            assert_eq!(report.is_clean(), !damaged, "{what}: {}", show(&report));
-            let (wrong, ours) = judge(&lab, &what, &v.image);
-            assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-            assert_eq!(listing(&lab, &ours), before, "{what}");
-        }
-    }
-}

@@ -1,7 +1,9 @@
 //! Damaged journals.
 
 use blockwright_check::ext4::IssueKind;
+use blockwright_ondisk::ext4::jbd2::RawJournalSuperblock;
 use blockwright_ondisk::ext4::{BlockNo, Compat, Ino};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::common::volume::Volume;
 use crate::common::{Lab, tools, verify};
@@ -217,4 +219,45 @@ fn the_journal_s_inode_and_its_copy_are_damaged_together() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The kernel mounts no volume with a log of less than 1024 blocks, whatever its journal's inode maps. What waits in such a log is not lost.
+#[test]
+fn logs_get_their_length_back() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for (args, open) in [(PLAIN, "jo"), (SUMS, "jo -c")] {
+        let empty = Volume::new(lab.make("8M", args).unwrap());
+        let (waiting, target, new) = logged(&lab, args, open);
+        for (what, base) in [("empty", &empty), ("to be replayed", &waiting)] {
+            for (first, len) in [(1, 500), (1, 1023), (2, 1024)] {
+                // Its first transaction is in front of the second block.
+                if first > 1 && what != "empty" {
+                    continue;
+                }
+                let mut v = base.clone();
+                let head = v.blocks(Ino::JOURNAL)[0];
+                let block = v.block(head);
+                let (mut raw, _) = RawJournalSuperblock::read_from_prefix(block).unwrap();
+                assert_eq!((raw.first.get(), raw.maxlen.get()), (1, 1024));
+                raw.first.set(first);
+                raw.maxlen.set(len);
+                raw.set_checksum();
+                block[..raw.as_bytes().len()].copy_from_slice(raw.as_bytes());
+                let what = format!("{open}, {what}: {len} blocks from {first}");
+                let report = verify(&v.image).unwrap();
+                assert!(!report.is_clean(), "{what}");
+                let (wrong, ours) = judge(&lab, &what, &v.image);
+                assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+                let mut ours = Volume::new(ours);
+                let (raw, _) = RawJournalSuperblock::read_from_prefix(ours.block(head)).unwrap();
+                assert_eq!((raw.first.get(), raw.maxlen.get()), (1, 1024), "{what}");
+                if what.contains("replayed") {
+                    assert_eq!(ours.block(target), new, "{what}");
+                }
+            }
+        }
+    }
 }

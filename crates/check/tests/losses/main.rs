@@ -8,6 +8,7 @@ mod features;
 mod inodes;
 mod journals;
 mod judge;
+mod reserved;
 mod values;
 mod whole;
 

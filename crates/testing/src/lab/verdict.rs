@@ -89,6 +89,18 @@ fn why_silent(kind: &IssueKind) -> Option<&'static str> {
         {
             Some("it looks at where the log begins only to replay it")
         }
+        IssueKind::JournalSuperblock { error } if matches!(*error.0, FormatError::JournalLength { found, .. } if found < 1024) => {
+            Some("it takes any shorter length; the kernel uses no log of less than 1024 blocks")
+        }
+        IssueKind::JournalField { field, .. } if field.starts_with("length") => {
+            Some("it takes any shorter length; the kernel uses no log of less than 1024 blocks")
+        }
+        IssueKind::HashFlavourMissing => {
+            Some("it adds the flag, and tells of it only then; the kernel adds one by its own kind")
+        }
+        IssueKind::InodeExtraSize { .. } => {
+            Some("it looks at inodes with a name; the kernel reads no inode with such a size")
+        }
         IssueKind::XattrBlockOutside { .. } => Some(
             "it looks at inodes with a name; the kernel reads no inode whose attribute block is outside of the volume",
         ),
