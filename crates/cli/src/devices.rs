@@ -18,19 +18,36 @@ pub fn more_devices() -> &'static [PathBuf] {
 }
 
 /// The device of the volume's journal, when it is named.
-static JOURNAL: OnceLock<PathBuf> = OnceLock::new();
+static JOURNAL: OnceLock<(PathBuf, u32)> = OnceLock::new();
 
-/// Notes the device of the volume's journal.
+/// Notes the device of the volume's journal, and its number, while names can be looked up.
 pub fn set_journal(device: Option<&Path>) {
     if let Some(device) = device {
         // Called once, before any command.
-        let _ = JOURNAL.set(device.to_owned());
+        let _ = JOURNAL.set((device.to_owned(), device_number(device)));
     }
+}
+
+/// The number of a block device, as a volume stores that of its journal; 0 for what is none.
+fn device_number(path: &Path) -> u32 {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let meta = std::fs::metadata(path).ok();
+    let meta = meta.filter(|meta| meta.file_type().is_block_device());
+    meta.map_or(0, |meta| {
+        let number = meta.rdev();
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        (minor & 0xFF) | (major << 8) | ((minor & !0xFF) << 12)
+    })
+}
+
+/// The number of the device of the volume's journal; 0 when that is a file, or none is named.
+pub fn journal_number() -> u32 {
+    JOURNAL.get().map_or(0, |(_, number)| *number)
 }
 
 /// The device of the volume's journal, when it is named.
 pub fn journal() -> Option<&'static Path> {
-    JOURNAL.get().map(PathBuf::as_path)
+    JOURNAL.get().map(|(path, _)| path.as_path())
 }
 
 /// The file of changes over the image, when it is named.

@@ -37,7 +37,7 @@ mod source;
 mod text;
 mod wall;
 
-use args::{Cli, Command};
+use args::{Cli, Command, MkfsArgs};
 use clap::Parser;
 use failure::{Failure, Result};
 use std::ffi::OsString;
@@ -85,6 +85,20 @@ fn is_check(arguments: &[OsString]) -> bool {
     false
 }
 
+/// The journal's device that `mkfs` is given by one of two options.
+fn mkfs_journal<'a>(args: &'a MkfsArgs, named: Option<&'a Path>) -> Result<Option<&'a Path>> {
+    let journal = match (args.journal_path(), named) {
+        (Some(_), Some(_)) => {
+            return Err(Failure::usage("-J device= and --journal are one thing"));
+        }
+        (device, named) => device.or(named),
+    };
+    if journal.is_some_and(|journal| devices::same_inode(journal, &args.image)) {
+        return Err(Failure::usage("a volume is not made over its own journal"));
+    }
+    Ok(journal)
+}
+
 fn run(arguments: Vec<OsString>) -> Result<()> {
     let Some(arguments) = translate(arguments)? else {
         return Ok(());
@@ -107,7 +121,11 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
         }
     };
     devices::set_more_devices(&cli.devices);
-    devices::set_journal(cli.journal.as_deref());
+    let journal = match &cli.command {
+        Command::Mkfs(args) => mkfs_journal(args, cli.journal.as_deref())?,
+        _ => cli.journal.as_deref(),
+    };
+    devices::set_journal(journal);
     if cli.overlay.is_some() && !cli.command.takes_overlay() {
         return Err(Failure::usage("this command takes no --overlay"));
     }

@@ -241,6 +241,9 @@ fn make(dir: &Path, image: &Path, (features, size, full): (&str, &str, bool)) {
         // A narrow one.
         options.extend(["-J", "size=1"]);
     }
+    if size == "1M" {
+        options.extend(["-N", "256"]);
+    }
     mke2fs(image, &options, size, &files);
     if full {
         fill(image, dir, if size == "1M" { 3 } else { 12 });

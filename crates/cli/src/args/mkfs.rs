@@ -2,7 +2,7 @@
 
 use super::{Verbose, parse_size};
 use clap::{Args, ValueEnum, ValueHint};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Which format to make.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,14 @@ pub struct EntryArgs {
     /// Directory of the files that --dumpfile names as payloads; without it the listing's own
     #[arg(long, value_name = "DIR", requires = "dumpfile", value_hint = ValueHint::DirPath)]
     pub objects: Option<PathBuf>,
+}
+
+impl MkfsArgs {
+    /// The device that `-J device=` names.
+    pub fn journal_path(&self) -> Option<&Path> {
+        let text = self.journal_size.as_deref()?;
+        text.strip_prefix("device=").map(Path::new)
+    }
 }
 
 #[derive(Args, Debug)]

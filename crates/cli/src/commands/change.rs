@@ -6,39 +6,20 @@ use crate::interrupt::Interrupts;
 use blockwright::reshape::{ExternalJournal, Watch};
 use blockwright_device::OpenMode;
 use std::ops::ControlFlow;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
 use std::sync::Arc;
 
-/// The journal on another device that `--journal` names.
+/// The journal on another device that the command line names.
 ///
 /// # Errors
 /// With the device named.
 pub fn named_journal(mode: OpenMode) -> Result<Option<ExternalJournal>> {
-    let journal = crate::devices::journal();
-    journal.map(|path| external_journal(path, mode)).transpose()
-}
-
-/// The journal on the device or in the image at a path.
-///
-/// # Errors
-/// With the device named.
-pub fn external_journal(path: &Path, mode: OpenMode) -> Result<ExternalJournal> {
-    Ok(ExternalJournal {
+    let Some(path) = crate::devices::journal() else {
+        return Ok(None);
+    };
+    Ok(Some(ExternalJournal {
         device: crate::wall::device(path, mode).at(path.display())?,
-        number: device_number(path),
-    })
-}
-
-/// The number of a block device, as a volume stores that of its journal; 0 for what is none.
-fn device_number(path: &Path) -> u32 {
-    let meta = std::fs::metadata(path).ok();
-    let meta = meta.filter(|meta| meta.file_type().is_block_device());
-    meta.map_or(0, |meta| {
-        let number = meta.rdev();
-        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        (minor & 0xFF) | (major << 8) | ((minor & !0xFF) << 12)
-    })
+        number: crate::devices::journal_number(),
+    }))
 }
 
 /// A change that is watched while it lives.

@@ -1,7 +1,7 @@
 //! The command `mkfs`: reads the arguments into a `VolumeBuilder`, shows the progress, and prints a summary.
 
 use crate::args::{Format, MkfsArgs, parse_size};
-use crate::commands::change::external_journal;
+use crate::commands::change::named_journal;
 use crate::commands::entries::policy;
 use crate::commands::journal_device;
 use crate::commands::mode::Owner;
@@ -261,19 +261,11 @@ fn builder(args: &MkfsArgs) -> Result<VolumeBuilder> {
     if let Some(uuid) = &args.uuid {
         builder = builder.uuid(parse_uuid(uuid)?);
     }
-    let device = args.journal_size.as_deref();
-    let device = device.and_then(|text| text.strip_prefix("device=").map(Path::new));
-    match (device, crate::devices::journal()) {
-        (Some(_), Some(_)) => {
-            return Err(Failure::usage("-J device= and --journal are one thing"));
-        }
-        (Some(path), None) | (None, Some(path)) => {
-            let journal = external_journal(path, OpenMode::default())?;
-            builder = builder.journal_device(journal);
-        }
-        (None, None) => {}
+    if let Some(journal) = named_journal(OpenMode::default())? {
+        builder = builder.journal_device(journal);
     }
-    if let Some(size) = args.journal_size.as_ref().filter(|_| device.is_none()) {
+    let names_device = args.journal_path().is_some();
+    if let Some(size) = args.journal_size.as_ref().filter(|_| !names_device) {
         builder = builder.journal_bytes(journal_bytes(size)?);
     }
     if let Some(owner) = &args.owner {

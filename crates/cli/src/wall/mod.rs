@@ -164,10 +164,12 @@ pub fn before(command: &Command) -> Result<()> {
                 ..OpenMode::default()
             };
             hold(&args.image, mode);
+            hold_journal(mode);
             raise(Plan::default())
         }
         Command::Set(args) => {
             hold(&args.image, OpenMode::default());
+            hold_journal(OpenMode::default());
             raise(Plan::default())
         }
         Command::Trim(args) if !args.path.is_dir() => {
@@ -175,7 +177,10 @@ pub fn before(command: &Command) -> Result<()> {
             hold_more(OpenMode::default());
             raise(Plan::default())
         }
-        Command::Mkfs(args) => making(args),
+        Command::Mkfs(args) => {
+            hold_journal(OpenMode::default());
+            making(args)
+        }
         Command::Disk(DiskCommand::Convert(args)) => converting(&args.image, &args.output),
         Command::Disk(DiskCommand::Extract(args)) => converting(&args.image, &args.output),
         Command::Disk(DiskCommand::Create(args)) => {
@@ -436,6 +441,11 @@ fn hold_more(mode: OpenMode) {
     for path in crate::devices::more_devices() {
         hold(path, OpenMode::read_only());
     }
+    hold_journal(mode);
+}
+
+/// Opens the device of the volume's journal.
+fn hold_journal(mode: OpenMode) {
     if let Some(path) = crate::devices::journal() {
         hold(path, mode);
     }
