@@ -382,16 +382,14 @@ impl Checker {
                     }
                 }
                 XattrValue::Inode { ino: value, size } => {
-                    match self.value_fault(ino, e, value, size)? {
-                        Some(ValueFault::Wrong(what)) => {
-                            return Ok(Some(IssueKind::XattrValueInode { ino, value, what }));
-                        }
-                        Some(ValueFault::Denied(what)) => {
-                            if self.problem(IssueKind::XattrValueInode { ino, value, what }) {
-                                self.scan.holders_to_mark.insert(value.0);
-                            }
-                        }
-                        None => {}
+                    let fault = self.value_fault(ino, e, value, size)?;
+                    if let Some(ValueFault::Wrong(what)) = fault {
+                        return Ok(Some(IssueKind::XattrValueInode { ino, value, what }));
+                    }
+                    if let Some(ValueFault::Denied(what)) = fault
+                        && self.problem(IssueKind::XattrValueInode { ino, value, what })
+                    {
+                        self.scan.holders_to_mark.insert(value.0);
                     }
                 }
             }
