@@ -10,7 +10,7 @@ use super::directories::DirPass;
 use super::htree::Role;
 use super::state::DirInfo;
 
-pub(super) fn put_rec_len(bytes: &mut [u8], at: usize, rec_len: usize, format: &DirFormat) {
+fn put_rec_len(bytes: &mut [u8], at: usize, rec_len: usize, format: &DirFormat) {
     if let Some(stored) = dir::encode_rec_len(rec_len, format.block_size)
         && let Some(dest) = bytes.get_mut(at + 4..at + 6)
     {
@@ -35,6 +35,11 @@ fn chain_ends(bytes: &[u8], mut at: usize, format: DirFormat) -> bool {
 }
 
 impl Checker {
+    /// Gives an entry all that follows it, up to `end`.
+    pub fn join_entries(bytes: &mut [u8], at: usize, end: usize, format: &DirFormat) {
+        put_rec_len(bytes, at, end - at, format);
+    }
+
     /// Makes what lies between a damaged entry and the next good one a single entry: the damaged
     /// one with a length that fits, if that makes it good, or else an unused one.
     pub fn skip_damage(bytes: &mut [u8], at: usize, previous: Option<usize>, format: &DirFormat) {

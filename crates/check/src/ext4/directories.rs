@@ -300,7 +300,7 @@ impl Checker {
                     .into(),
                 })
             {
-                super::dir_repair::put_rec_len(bytes, before, at + rec_len - before, &pass.format);
+                Self::join_entries(bytes, before, at + rec_len, &pass.format);
                 changed = true;
                 at += rec_len;
                 continue;
