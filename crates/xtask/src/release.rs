@@ -55,6 +55,8 @@ fn published() -> Result<Vec<Published>, String> {
 /// uploads nothing.
 fn publish() -> Result<(), String> {
     let dir = target_dir().join("publish");
+    // Packages of earlier versions.
+    let _ = fs::remove_dir_all(dir.join("package"));
     let mut command = Command::new(cargo_path());
     command
         .args([
@@ -69,18 +71,36 @@ fn publish() -> Result<(), String> {
         command.args(["--package", &package.name]);
     }
     output(&mut command).map_err(|told| format!("cargo publish --dry-run: {told}"))?;
-    for entry in fs::read_dir(dir.join("package"))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
+    // Where cargo keeps packages that it does not upload.
+    let packages = dir.join("package/tmp-crate");
+    let too_large = too_large(&packages).map_err(|e| format!("{}: {e}", packages.display()))?;
+    match too_large.is_empty() {
+        true => Ok(()),
+        false => Err(format!("packages are too large: {}", too_large.join(", "))),
+    }
+}
+
+/// Packages in a folder that have too many bytes.
+///
+/// # Errors
+/// There are no packages in it.
+fn too_large(dir: &Path) -> std::io::Result<Vec<String>> {
+    let (mut seen, mut found) = (false, Vec::new());
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
         let path = entry.path();
-        let bytes = entry.metadata().map_or(0, |m| m.len());
-        if path.extension().is_some_and(|e| e == "crate") && bytes > PACKAGE_BYTES_MAX {
-            return Err(format!("{}: {bytes} bytes are too many", path.display()));
+        if path.extension().is_some_and(|e| e == "crate") {
+            seen = true;
+            let bytes = entry.metadata()?.len();
+            if bytes > PACKAGE_BYTES_MAX {
+                found.push(format!("{} ({bytes} bytes)", path.display()));
+            }
         }
     }
-    Ok(())
+    match seen {
+        true => Ok(found),
+        false => Err(std::io::ErrorKind::NotFound.into()),
+    }
 }
 
 /// Crates whose promise is semantic versioning, and those without a promise, by the table of STABILITY.md.
@@ -226,6 +246,21 @@ mod tests {
     fn each_published_crate_has_a_promise() {
         assert!(published().unwrap().len() >= 15);
         assert_eq!(promises(), [""; 0]);
+    }
+
+    #[test]
+    fn packages_that_are_too_large() {
+        let dir = std::env::temp_dir().join(format!("bw-packages-{}", std::process::id()));
+        assert!(too_large(&dir).is_err());
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("readme"), "").unwrap();
+        assert!(too_large(&dir).is_err(), "there is no package");
+        fs::write(dir.join("a.crate"), "").unwrap();
+        assert_eq!(too_large(&dir).unwrap(), [""; 0]);
+        let large = fs::File::create(dir.join("b.crate")).unwrap();
+        large.set_len(PACKAGE_BYTES_MAX + 1).unwrap();
+        assert_eq!(too_large(&dir).unwrap().len(), 1);
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
