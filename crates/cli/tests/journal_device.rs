@@ -232,6 +232,32 @@ fn a_journal_is_made_attached_and_detached() {
             field(&volume, "Filesystem UUID")
         );
         clean(Some(&journal));
+        // From a directory, so that the command is confined.
+        let files = scratch.dir(&format!("files-{block}"));
+        std::fs::write(files.join("file"), b"contents").unwrap();
+        done(&make, None);
+        let from = files.to_str().unwrap();
+        done(
+            &[
+                "mkfs",
+                "-F",
+                "-q",
+                "-O",
+                "orphan_file",
+                "-J",
+                &device,
+                "-d",
+                from,
+                place,
+                "32M",
+            ],
+            None,
+        );
+        assert_eq!(
+            field(&journal, "Journal users"),
+            field(&volume, "Filesystem UUID")
+        );
+        clean(Some(&journal));
         let second = scratch.path("second.img");
         let second = second.to_str().unwrap();
         let (code, text) = run(&["mkfs", "-F", second, "32M"], Some(&journal), &[]);

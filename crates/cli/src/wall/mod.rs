@@ -177,10 +177,7 @@ pub fn before(command: &Command) -> Result<()> {
             hold_more(OpenMode::default());
             raise(Plan::default())
         }
-        Command::Mkfs(args) => {
-            hold_journal(OpenMode::default());
-            making(args)
-        }
+        Command::Mkfs(args) => making(args),
         Command::Disk(DiskCommand::Convert(args)) => converting(&args.image, &args.output),
         Command::Disk(DiskCommand::Extract(args)) => converting(&args.image, &args.output),
         Command::Disk(DiskCommand::Create(args)) => {
@@ -406,6 +403,7 @@ fn making(args: &MkfsArgs) -> Result<()> {
     if let Some(base) = &args.base {
         hold(base, OpenMode::read_only());
     }
+    hold_journal(OpenMode::default());
     raise(Plan {
         host: Some(host),
         ..Plan::default()
