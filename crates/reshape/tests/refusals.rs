@@ -205,7 +205,7 @@ fn fill(image: &Path, dir: &Path, blocks_left: u64) {
     let free: u64 = common::field(image, "Free inodes")
         .parse()
         .expect("a number");
-    for n in 0..free.saturating_sub(4) {
+    for n in 0..free.saturating_sub(1) {
         script += &format!("mknod fifo-{n} p\n");
     }
     let commands = dir.join("commands");
@@ -298,11 +298,7 @@ fn a_refused_setting_leaves_all_bytes() {
         }
     }
     // Those that only the change itself finds are among them.
-    for part in [
-        "free blocks in few enough pieces",
-        "no inode is free",
-        "no room",
-    ] {
+    for part in ["free blocks in few enough pieces", "no inode is free"] {
         assert!(
             reasons.iter().any(|r| r.contains(part)),
             "{part}: {reasons:#?}"
