@@ -145,6 +145,7 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
 
 fn execute(command: &Command) -> Result<()> {
     match command {
+        Command::Mkfs(args) if args.makes_journal() => commands::journal_device::make(args),
         Command::Mkfs(args) => commands::mkfs::mkfs(args),
         Command::Mount(args) => commands::mount::mount(args),
         Command::Umount(args) => commands::umount::umount(args),

@@ -55,6 +55,11 @@ pub struct EntryArgs {
 }
 
 impl MkfsArgs {
+    /// Whether a journal is to be made, and no volume.
+    pub fn makes_journal(&self) -> bool {
+        self.features.iter().any(|name| name == "journal_dev")
+    }
+
     /// The device that `-J device=` names.
     pub fn journal_path(&self) -> Option<&Path> {
         let text = self.journal_size.as_deref()?;

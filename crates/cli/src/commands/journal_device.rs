@@ -1,6 +1,6 @@
 //! `mkfs -O journal_dev`: a journal on a device of its own.
 
-use super::mkfs::{parse_uuid, source_date_epoch, uuid_text};
+use super::mkfs::{check_overwrite, parse_uuid, source_date_epoch, uuid_text};
 use crate::args::{Format, MkfsArgs, parse_size};
 use crate::failure::{At, Failure, Result};
 use crate::image_file::refuse_among_devices;
@@ -53,6 +53,9 @@ fn refuse_others(args: &MkfsArgs) -> Result<()> {
 /// With the image named.
 pub fn make(args: &MkfsArgs) -> Result<()> {
     refuse_others(args)?;
+    if !args.force {
+        check_overwrite(&args.image)?;
+    }
     let mut builder = JournalBuilder::new();
     if let Some(bytes) = args.block_size {
         let bytes = u32::try_from(bytes)

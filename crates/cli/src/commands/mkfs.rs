@@ -3,7 +3,6 @@
 use crate::args::{Format, MkfsArgs, parse_size};
 use crate::commands::change::named_journal;
 use crate::commands::entries::policy;
-use crate::commands::journal_device;
 use crate::commands::mode::Owner;
 use crate::exit;
 use crate::failure::{At, Failure, Result};
@@ -157,7 +156,7 @@ fn is_device(image: &Path) -> bool {
 }
 
 /// Refuses to overwrite data that may still be wanted.
-fn check_overwrite(image: &Path) -> Result<()> {
+pub(super) fn check_overwrite(image: &Path) -> Result<()> {
     let head = if is_device(image) {
         let device = blockwright_disk::open(image, OpenMode::read_only()).at(image.display())?;
         let mut head = vec![0; device.geometry().bytes.min(HEAD_BYTES) as usize];
@@ -412,9 +411,6 @@ pub(super) struct Counts {
 pub fn mkfs(args: &MkfsArgs) -> Result<()> {
     if !args.force {
         check_overwrite(&args.image)?;
-    }
-    if args.features.iter().any(|name| name == "journal_dev") {
-        return journal_device::make(args);
     }
     let from_standard_input = |source: &MkfsSource<'_>| source.path().is_none();
     if args.sources().filter(from_standard_input).count() > 1 {

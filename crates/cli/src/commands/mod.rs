@@ -15,7 +15,7 @@ pub mod extents;
 pub mod find;
 pub mod generate;
 pub mod info;
-mod journal_device;
+pub mod journal_device;
 pub mod list;
 pub mod map;
 pub mod mkfs;
