@@ -12,6 +12,8 @@ use super::{CheckError, Phase};
 
 /// Name of the directory for inodes that lost their names.
 const LOST_FOUND: &[u8] = b"lost+found";
+/// Directories between the root and one of two parents that are looked at.
+const DEPTH_MAX: usize = 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
@@ -93,6 +95,40 @@ impl Checker {
         let bytes = self.store.read(place, "directory")?;
         let named = bytes[..4] == child.ino.0.to_le_bytes() && bytes[20..22] == *b"..";
         Ok(named && word(&bytes[12..]) == dir)
+    }
+
+    /// Decides which of two names a directory keeps, once all directories were read: the one that its ".." agrees with, if the root
+    /// can be reached from there without the directory itself; else the first.
+    pub fn resolve_second_names(&mut self) {
+        for (n, dir) in std::mem::take(&mut self.scan.second_names) {
+            let dir = Ino(dir);
+            let child = self.scan.dirs[n].ino;
+            let first = self.scan.dirs[n].parent;
+            let loser = if self.is_below_root(dir, child) {
+                self.scan.dirs[n].parent = dir;
+                first
+            } else {
+                dir
+            };
+            let names = self.scan.second_links.entry(loser.0).or_default();
+            names.insert(child.0);
+        }
+    }
+
+    /// Whether names lead from the root to `dir`, and none of them to `except`. Directories that lie deeper than [`DEPTH_MAX`] are not followed.
+    fn is_below_root(&self, dir: Ino, except: Ino) -> bool {
+        let mut at = dir;
+        for _ in 0..DEPTH_MAX {
+            if at == Ino::ROOT {
+                return true;
+            }
+            let known = self.scan.dir_position(at).filter(|_| at != except);
+            let Some(n) = known else {
+                return false;
+            };
+            at = self.scan.dirs[n].parent;
+        }
+        false
     }
 
     /// Takes names from directories whose subdirectories belong to others.
@@ -210,7 +246,10 @@ impl Checker {
         let format = DirFormat::of(&self.geo, root.flags);
         let mut found = None;
         if root.flags.contains(InodeFlags::INLINE_DATA) {
-            found = entry_of(&root.block[4..], LOST_FOUND, format);
+            if let Some(raw) = self.read_raw_inode(Ino::ROOT)? {
+                let mut parts = self.inline_parts(&root, &raw).into_iter();
+                found = parts.find_map(|part| entry_of(&raw[part], LOST_FOUND, format));
+            }
         } else {
             for place in self.blocks_of(Ino::ROOT, &root)? {
                 let bytes = self.store.read(place, "directory")?;

@@ -227,11 +227,13 @@ impl Checker {
             return Ok(false);
         };
         let format = DirFormat::of(&self.geo, inode.flags);
-        let done = insert(&mut raw[0x28 + 4..0x28 + 60], name, ino, kind, &format);
-        if done {
-            self.write_raw_inode(dir, raw)?;
+        for part in self.inline_parts(&inode, &raw) {
+            if insert(&mut raw[part], name, ino, kind, &format) {
+                self.write_raw_inode(dir, raw)?;
+                return Ok(true);
+            }
         }
-        Ok(done)
+        Ok(false)
     }
 
     /// Takes the entry of an inode out of a directory.

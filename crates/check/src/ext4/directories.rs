@@ -64,6 +64,7 @@ impl Checker {
             };
             self.scan.dirs[n].dotdot = dotdot;
         }
+        self.resolve_second_names();
         self.remove_second_links()?;
         self.scan.restart |= self.raise_marks()?;
         Ok(())
@@ -579,7 +580,10 @@ impl Checker {
             && let Some(n) = self.scan.dir_position(ino)
         {
             let first = self.scan.dirs[n].parent;
-            if first.0 != 0 && !self.is_parent_of(n, first, dir)? {
+            let is_second = first.0 != 0;
+            if is_second
+                && !(self.is_parent_of(n, first, dir)? && self.scan.second_names.insert((n, dir.0)))
+            {
                 let fix = self.problem(IssueKind::EntrySecondLink {
                     dir,
                     name: name(),
@@ -587,13 +591,11 @@ impl Checker {
                 });
                 return Ok(if fix { Fix::Remove } else { Fix::Keep });
             }
-            self.scan.dirs[n].parent = dir;
-            if first.0 != 0 {
+            if is_second {
                 // The link was counted for the other entry.
-                let names = self.scan.second_links.entry(first.0).or_default();
-                names.insert(ino.0);
                 return Ok(self.check_entry_type(pass, entry, kind));
             }
+            self.scan.dirs[n].parent = dir;
         }
         self.count_link(ino);
         self.scan.stats.names += 1;

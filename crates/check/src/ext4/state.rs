@@ -196,6 +196,8 @@ pub(super) struct Scan {
     pub compact: BTreeSet<u32>,
     /// A block to add at the end of a directory.
     pub append: BTreeMap<u32, BlockNo>,
+    /// Directories, by position, with a second name in a directory that their ".." agrees with.
+    pub second_names: BTreeSet<(usize, u32)>,
     /// By directory: subdirectories that it has a name of, and that belong to another one.
     pub second_links: BTreeMap<u32, BTreeSet<u32>>,
     /// Names were added or removed: link counts are for the next round.
@@ -245,6 +247,7 @@ impl Scan {
             truncate: BTreeSet::new(),
             compact: BTreeSet::new(),
             append: BTreeMap::new(),
+            second_names: BTreeSet::new(),
             second_links: BTreeMap::new(),
             restart_links: false,
             restart: false,

@@ -614,3 +614,31 @@ fn directories_stay_where_they_say_they_belong() {
         }
     }
 }
+
+/// A ".." that leads into a directory's own subtree, where a second name is, decides nothing: the first name stays.
+#[test]
+fn a_directory_does_not_move_below_itself() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for features in ["^has_journal", "^metadata_csum,^dir_index,^has_journal"] {
+        let image = lab.make("8M", &with(features)).unwrap();
+        let clean = lab.debugfs(
+            &image,
+            &["mkdir two", "mkdir two/sub", "mkdir two/sub/deep"],
+        );
+        let list = listing(&lab, &clean);
+        let mut v = Volume::new(lab.debugfs(&clean, &["link two two/sub/again"]));
+        let (two, sub) = (v.lookup("two"), v.lookup("two/sub"));
+        let first = v.blocks(two)[0];
+        v.edit_leaf(two, first, |bytes| put32(bytes, 12, sub.0));
+        let (report, ours) = repair(&v.image, Mode::Yes);
+        let report = show(&report.unwrap());
+        let again = verify(&ours).unwrap();
+        assert!(again.is_clean(), "{features}: {report}{}", show(&again));
+        let (code, text) = lab.e2fsck(&ours);
+        assert_eq!(code, 0, "{features}: {report}{text}");
+        assert_eq!(listing(&lab, &ours), list, "{features}: {report}");
+    }
+}
