@@ -55,7 +55,7 @@ const IN_FLIGHT_BYTES_MAX: usize = 32 << 20;
 const FORGETS_GATHER: Duration = Duration::from_millis(2);
 
 /// `_IOR(229, 0, uint32_t)`: makes a freshly opened device another end of a connection.
-const FUSE_DEV_IOC_CLONE: libc::c_ulong = (2 << 30) | (4 << 16) | (229 << 8);
+const FUSE_DEV_IOC_CLONE: libc::Ioctl = (2 << 30) | (4 << 16) | (229 << 8);
 
 /// The transport over `/dev/fuse`.
 pub struct DevFuse {
