@@ -85,7 +85,10 @@ if readelf -d "$program" | grep -q NEEDED; then
     depends="Depends: ${needed#shlibs:Depends=}"
 else
     install -d "$deb/usr/share/lintian/overrides"
-    echo "blockwright: statically-linked-binary [usr/bin/blockwright]" > "$deb/usr/share/lintian/overrides/blockwright"
+    # A program that is static and position-independent looks to lintian like a library that forgot its dependencies.
+    for tag in statically-linked-binary shared-library-lacks-prerequisites; do
+        echo "blockwright: $tag [usr/bin/blockwright]"
+    done > "$deb/usr/share/lintian/overrides/blockwright"
 fi
 {
     echo "Package: blockwright"
