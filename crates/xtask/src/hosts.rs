@@ -1,9 +1,10 @@
 //! Where and how the library is built: combinations of features, the oldest compiler, other hosts, the size of a reader.
 
-use crate::tools::{cargo_path, host, output};
+use crate::tools::{cargo_path, host, is_installed, output};
 use crate::{target_dir, workspace};
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 /// Features of the library that are compiled together, because one has code for the other. Each is also compiled alone.
@@ -51,6 +52,7 @@ pub(crate) fn check() -> Vec<String> {
     }
     faults.extend(reader());
     faults.extend(oldest().err());
+    faults.extend(static_program());
     let installed = output(Command::new("rustup").args(["target", "list", "--installed"]));
     for target in TARGETS {
         if installed
@@ -136,6 +138,19 @@ fn portable(target: &str) -> Vec<String> {
         faults.extend(compile(what, &[&on[..], &module[..]].concat()));
     }
     faults
+}
+
+/// The program as `cargo xtask dist` builds it, with musl, whose types are not all those of glibc.
+fn static_program() -> Option<String> {
+    let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+    let sysroot = output(Command::new("rustc").args(["--print", "sysroot"])).unwrap_or_default();
+    let libraries = Path::new(sysroot.trim()).join("lib/rustlib").join(&target);
+    if !libraries.is_dir() || !is_installed("musl-gcc") {
+        eprintln!("xtask check: SKIPPED the static program: sh scripts/setup.sh dist");
+        return None;
+    }
+    let of = ["--package", "blockwright-cli", "--target", &target];
+    compile("the static program", &of)
 }
 
 fn compile(what: &str, of: &[&str]) -> Option<String> {
