@@ -61,14 +61,9 @@ pub struct Body {
 
 impl Body {
     pub(crate) fn new(volume: &Volume, inode: disk::Inode) -> Self {
-        // Only files are compressed; a directory passes the wish on.
-        let cluster = match inode.kind() {
-            Some(FileKind::Regular) => inode.cluster_blocks(),
-            _ => 1,
-        };
         Body {
             layout: inode.layout(volume.features()),
-            cluster,
+            cluster: inode.cluster_blocks(),
             disk_size: inode.size,
             end_is_open: !inode.size.is_multiple_of(4096),
             charged: inode.blocks.saturating_sub(1),

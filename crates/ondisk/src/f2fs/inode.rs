@@ -608,11 +608,14 @@ impl Inode {
         Some(())
     }
 
-    /// Blocks of a compressed file's cluster; 1 for any other.
+    /// Blocks of a compressed file's cluster; 1 for any other inode. Only regular files are compressed: a directory passes
+    /// its flag on to new files.
     #[must_use]
     pub fn cluster_blocks(&self) -> usize {
+        let compressed =
+            self.kind() == Some(FileKind::Regular) && self.flags.contains(InodeFlags::COMPRESS);
         match &self.extra {
-            Some(e) if self.flags.contains(InodeFlags::COMPRESS) => 1 << e.log_cluster_size.min(8),
+            Some(e) if compressed => 1 << e.log_cluster_size.min(8),
             _ => 1,
         }
     }
