@@ -7,8 +7,8 @@ use super::tools;
 use super::trees::{self, Tree};
 use blockwright::Volume;
 use blockwright_check::Mode;
-use blockwright_check::f2fs::{CheckOptions, check};
-use blockwright_device::SharedDevice;
+use blockwright_check::f2fs::{CheckOptions, Report, check};
+use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_ondisk::f2fs::inode::{self, NIDS_OFFSET, RawInodeHead};
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, BlockAddr, Footer, InlineFlags, Ino, Log, Nid, NodeOffset, xattr,
@@ -326,6 +326,32 @@ fn put(v: &F2Volume, nodes: Vec<Node>) {
     }
 }
 
+/// Repairs a copy, and gives up its chain.
+fn discard(v: &F2Volume) -> Result<(Report, Arc<MemoryDevice>), String> {
+    let device = Arc::new(v.device.snapshot());
+    let options = CheckOptions {
+        mode: Mode::Yes,
+        discard_fsynced: true,
+        ..CheckOptions::default()
+    };
+    let report = check(Arc::clone(&device) as SharedDevice, &options);
+    Ok((report.map_err(|e| e.to_string())?, device))
+}
+
+/// What a mount recovers is not given up, although the caller asks for it.
+fn keeping(v: &F2Volume, waits: bool) -> Result<(), String> {
+    let (report, device) = discard(v)?;
+    let told = names(&report);
+    let named = |name: &str| told.iter().any(|n| n == name);
+    if report.changed || named("RecoveryDiscarded") || device.to_vec() != v.device.to_vec() {
+        return Err(format!("a sound chain was given up:\n{}", show(&report)));
+    }
+    if waits != named("RecoveryPending") {
+        return Err(format!("the chain is not mentioned:\n{}", show(&report)));
+    }
+    Ok(())
+}
+
 /// Without a mount that recovers the chain, a repair changes nothing until the caller gives the chain up. Then the volume is what its checkpoint
 /// says, each file is named, and mounts write.
 fn discarding(v: &F2Volume, checkpoint: &Tree) -> Result<(), String> {
@@ -334,14 +360,7 @@ fn discarding(v: &F2Volume, checkpoint: &Tree) -> Result<(), String> {
     if report.changed || !report.has_uncorrected() || after.to_vec() != v.device.to_vec() {
         return Err(format!("check -y:\n{}", show(&report)));
     }
-    let device = Arc::new(v.device.snapshot());
-    let options = CheckOptions {
-        mode: Mode::Yes,
-        discard_fsynced: true,
-        ..CheckOptions::default()
-    };
-    let report = check(Arc::clone(&device) as SharedDevice, &options);
-    let report = report.map_err(|e| e.to_string())?;
+    let (report, device) = discard(v)?;
     let text = show(&report);
     let told = names(&report);
     let named = |name: &str| told.iter().any(|n| n == name);
@@ -419,6 +438,12 @@ fn chains_of_nodes_are_judged_as_a_mount_judges_them() {
                 ));
             }
             if let Err(e) = discarding(&v, &checkpoint) {
+                wrong.push(format!("{what}: {e}"));
+            }
+        } else {
+            // Without a mark nothing waits.
+            let waits = *what != "a circle without a mark";
+            if let Err(e) = keeping(&v, waits) {
                 wrong.push(format!("{what}: {e}"));
             }
         }

@@ -10,7 +10,7 @@
 //!
 //! Files written by fsync since the checkpoint are not part of what is checked: the next mount
 //! recovers them. They are found and reported, and so is what a mount refuses to recover. As a new
-//! checkpoint would lose them, nothing is repaired while they wait, unless the caller gives them up
+//! checkpoint would lose them, nothing is repaired while they wait, unless a mount refuses them and the caller gives them up
 //! ([`CheckOptions::discard_fsynced`]).
 //!
 //! Not responsible for: the meaning of files' contents (except that compressed files which cannot be unpacked are
@@ -72,8 +72,8 @@ pub struct CheckOptions {
     pub max_issues: usize,
     /// Called with the progress.
     pub progress: Option<ProgressFn>,
-    /// With [`Mode::Yes`]: gives up what fsync wrote since the last checkpoint, instead of leaving the whole volume as it is. Each file is
-    /// reported, and then is as the checkpoint has it. For a volume that no mount recovers.
+    /// With [`Mode::Yes`]: gives up what fsync wrote since the last checkpoint, where a mount refuses to recover it, instead of leaving the whole
+    /// volume as it is. Each file is reported, and then is as the checkpoint has it. What a mount recovers is never given up.
     pub discard_fsynced: bool,
 }
 

@@ -29,6 +29,7 @@ use zerocopy::FromBytes;
 use super::CheckError;
 use super::context::Checker;
 use super::issue::IssueKind;
+use super::nodes::footer_of;
 use crate::Mode;
 
 /// Why a mount refuses the chain, and at which of its blocks.
@@ -88,8 +89,8 @@ pub(super) struct Recoverable {
     /// The chain up to its last mark.
     links: Vec<BlockAddr>,
     refused: Option<Refusal>,
-    /// Given up: a repair writes a checkpoint that the chain is not behind.
-    discarded: bool,
+    /// Nodes and files that are given up when a mount cannot recover them.
+    discardable: Option<(u64, u64)>,
 }
 
 /// A block with an inode of the chain or of the checkpoint.
@@ -114,7 +115,7 @@ fn is_kept(inode: &Inode, offset: NodeOffset, nid: Nid) -> bool {
 
 impl Checker {
     /// Follows the chain. When files wait there, nothing is repaired: a new checkpoint would lose
-    /// them. A repair that is to `discard` them writes one.
+    /// them. Whether a repair that may `discard` them does so is decided once the tables are read.
     pub(super) fn find_recoverable(&mut self, discard: bool) -> Result<Recoverable, CheckError> {
         let mut found = Recoverable::default();
         let geo = self.geo.clone();
@@ -167,13 +168,17 @@ impl Checker {
             .collect();
         let (nodes, files) = (marked as u64, found.files.len() as u64);
         if files > 0 && discard && self.mode() == Mode::Yes {
-            found.discarded = self.problem(IssueKind::RecoveryDiscarded { nodes, files });
-            self.changes += 1;
+            found.discardable = Some((nodes, files));
         } else if files > 0 {
-            self.problem(IssueKind::RecoveryPending { nodes, files });
-            self.log.mode = Mode::ReadOnly;
+            self.keep_chain(nodes, files);
         }
         Ok(found)
+    }
+
+    /// Leaves the chain, and so the volume, as it is.
+    fn keep_chain(&mut self, nodes: u64, files: u64) {
+        self.problem(IssueKind::RecoveryPending { nodes, files });
+        self.log.mode = Mode::ReadOnly;
     }
 
     /// Looks at what the next mount recovers, once the tables are read: whether it can, and whether the attributes are
@@ -192,13 +197,46 @@ impl Checker {
         if let Some((block, what)) = refused {
             self.problem(IssueKind::RecoveryRefused { block, what });
         }
-        if refused.is_some() || found.discarded {
+        let mut lost = refused.is_some();
+        if let Some((nodes, files)) = found.discardable {
+            lost = lost || self.has_damaged_owner(found)?;
+            if lost && self.mode() == Mode::Yes {
+                // A repair writes a checkpoint that the chain is not behind.
+                self.problem(IssueKind::RecoveryDiscarded { nodes, files });
+                self.changes += 1;
+            } else {
+                self.keep_chain(nodes, files);
+            }
+        }
+        if lost {
             for (&ino, file) in &found.files {
                 let name = self.name_of(ino, file)?;
                 self.problem(IssueKind::RecoveryFile { ino, name });
             }
         }
         Ok(())
+    }
+
+    /// Whether the checkpoint's inode of a file of the chain, or of a new file's directory, is damaged. The check of the node reports it; a mount
+    /// recovers nothing then.
+    fn has_damaged_owner(&self, found: &Recoverable) -> Result<bool, CheckError> {
+        for (&ino, file) in &found.files {
+            let owner = match (self.tables.nat.contains_key(&ino.0), file.dentry) {
+                (true, _) => Some(ino),
+                (false, Some(link)) => self.chain_inode(ino, link)?.ok().map(|f| f.inode.pino),
+                (false, None) => None,
+            };
+            let entry = owner.and_then(|ino| self.tables.nat.get(&ino.0));
+            let (Some(owner), Some(entry)) = (owner, entry) else {
+                continue;
+            };
+            let block = self.store.read(entry.block, "node")?;
+            let footer = footer_of(&block, owner.nid(), owner);
+            if footer.is_err() || Inode::parse(&block, owner, &self.geo).is_err() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The name that a file's newest inode has, which may be damaged, for people; empty where there is no inode.

@@ -657,7 +657,7 @@ pub struct CheckArgs {
     /// Use the superblock copy at this block (ext4)
     #[arg(short = 'b', value_name = "BLOCK")]
     pub superblock: Option<u64>,
-    /// With -y: give up what fsync wrote since the last checkpoint, when no mount recovers it (f2fs)
+    /// With -y: give up what fsync wrote since the last checkpoint, where a mount refuses to recover it (f2fs)
     #[arg(long, requires = "yes")]
     pub discard_fsynced: bool,
     /// Report as JSON

@@ -338,7 +338,7 @@ fn print(
     if waits && report.has_uncorrected() {
         writeln!(
             out,
-            "nothing is repaired while files wait to be recovered: mount the volume first. Where no mount recovers them, \
+            "nothing is repaired while files wait to be recovered: mount the volume first. Where a mount refuses to recover them, \
              `blockwright check -y --discard-fsynced` gives them up"
         )?;
     } else if !args.yes && report.has_uncorrected() {
