@@ -91,13 +91,14 @@ impl<K: Kind> Log<K> {
         }
     }
 
-    /// What became of each issue. `all_left`: nothing that rounds found was repaired.
+    /// What became of each issue. `all_left`: nothing that rounds found was repaired, and of what was found before them only
+    /// what was written at once, which `changed` says.
     pub fn into_report(self, stats: Stats, changed: bool, all_left: bool) -> Report<K> {
         let (mode, last) = (self.mode, self.round);
         let outcome = |kind: &K, early: bool| {
             if kind.unrepairable() {
                 Outcome::Unrepairable
-            } else if mode == Mode::ReadOnly || (all_left && !early) {
+            } else if mode == Mode::ReadOnly || (all_left && !(early && changed)) {
                 Outcome::Left
             } else if !last.contains(kind) || early {
                 Outcome::Repaired
