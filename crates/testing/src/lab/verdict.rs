@@ -118,7 +118,7 @@ fn why_silent(kind: &IssueKind) -> Option<&'static str> {
 }
 
 /// Why fsck.f2fs may be silent about damage.
-const MORE: [(&str, &str); 30] = [
+const MORE: [(&str, &str); 29] = [
     (
         "CheckpointField",
         "it does not look at all fields, and at the low halves of some; the kernel refuses to mount",
@@ -145,10 +145,6 @@ const MORE: [(&str, &str); 30] = [
         "it looks at every block, not where a lookup goes",
     ),
     ("DirEntry", "it repairs some slots without telling"),
-    (
-        "DirLevel",
-        "it does not mind levels of directories without blocks; no name could be added to them",
-    ),
     ("DirSize", "it looks at every block, not up to the size"),
     ("DirSlots", "it takes the length of a name for its slots"),
     (
@@ -191,6 +187,12 @@ const MORE: [(&str, &str); 30] = [
     ("Xattr", "it looks at shapes only"),
 ];
 
+/// A level at which no directory's hash tables begin, so that no name can be added.
+fn impossible_level(kind: &blockwright_check::f2fs::IssueKind) -> bool {
+    use blockwright_check::f2fs::IssueKind;
+    matches!(kind, IssueKind::DirLevel { found, .. } if *found >= 29)
+}
+
 /// Why fsck.f2fs is silent about a volume that we call damaged: the reason of the first issue, when every issue has
 /// one.
 pub fn fsck_f2fs_silent(report: &blockwright_check::f2fs::Report) -> Option<&'static str> {
@@ -208,7 +210,10 @@ pub fn fsck_f2fs_silent(report: &blockwright_check::f2fs::Report) -> Option<&'st
             let known = MORE.iter().find(|(n, _)| *n == name).map(|(_, why)| *why);
             let zero = issue.kind.to_string().contains(": 0 links, counted");
             let zero = zero.then_some("it compares counts of links, but not a count of 0");
-            reason.get_or_insert(known.or(zero)?);
+            let level = impossible_level(&issue.kind).then_some(
+                "it does not mind impossible levels of directories whose names are in their inodes",
+            );
+            reason.get_or_insert(known.or(zero).or(level)?);
         }
     }
     reason
