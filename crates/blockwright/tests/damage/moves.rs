@@ -7,7 +7,12 @@ use blockwright::Volume;
 use blockwright_check::Mode;
 use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_ondisk::f2fs::dir::{DentrySlots, slots_of};
-use blockwright_ondisk::f2fs::{BlockAddr, FileKind, InlineFlags, Log, dir_geometry, hash};
+use blockwright_ondisk::f2fs::inode::{RawExtra, WORDS_OFFSET};
+use blockwright_ondisk::f2fs::summary::{SummaryBlock, SummaryKind};
+use blockwright_ondisk::f2fs::{
+    BlockAddr, FileKind, Footer, InlineFlags, InodeFlags, Log, SegNo, dir_geometry, hash,
+};
+use std::mem::offset_of;
 use std::sync::Arc;
 
 /// Repairs a copy: no issue is left, and fsck.f2fs finds nothing. What was told, and the copy.
@@ -102,7 +107,19 @@ fn a_full_lost_and_found_in_an_inode_takes_more() {
 /// finds it.
 #[test]
 fn a_name_moves_to_a_block_that_a_node_maps() {
-    let (device, v) = made("extra_attr,inode_checksum");
+    move_names("extra_attr,inode_checksum", None);
+}
+
+/// A directory with the flag of compressed files passes it on to new files. It has no clusters: its nodes map as many blocks as without the flag.
+#[test]
+fn a_directory_with_the_flag_of_compressed_files_has_no_clusters() {
+    for cluster_log in [2, 4, 8] {
+        move_names("extra_attr,inode_checksum,compression", Some(cluster_log));
+    }
+}
+
+fn move_names(features: &str, cluster_log: Option<u8>) {
+    let (device, v) = made(features);
     v.create_dir("/wide").expect("made");
     v.close().expect("closed");
     let begun = F2Volume::new(device.snapshot());
@@ -116,10 +133,18 @@ fn a_name_moves_to_a_block_that_a_node_maps() {
             .expect("written");
     }
     let v = closed((device, v));
+    let wide = v.lookup("wide");
+    if let Some(log) = cluster_log {
+        v.edit_node(wide.nid(), |b| {
+            b[WORDS_OFFSET + offset_of!(RawExtra, log_cluster_size)] = log;
+        });
+        let flag = InodeFlags::COMPRESS.bits();
+        v.edit_inode(wide, |head| head.flags.set(head.flags.get() | flag));
+    }
     let before = trees::read(&v.device).expect("opens");
     assert!(before.errors.is_empty(), "{:?}", before.errors);
-    assert!(verify_f2fs(&v.device).expect("checked").is_clean());
-    let wide = v.lookup("wide");
+    let report = verify_f2fs(&v.device).expect("checked");
+    assert!(report.is_clean(), "{}", show(&report));
     assert!(!v.inode(wide).0.inline.contains(InlineFlags::DENTRY));
     // Some names, of blocks that the inode maps, become others in the places of the old ones.
     let bucket = |name: &str| dir_geometry::bucket(0, LEVEL, hash::name_hash(name.as_bytes())).0;
@@ -263,4 +288,149 @@ fn a_node_among_data_moves() {
         // The checkpoint that counted before is untouched.
         assert_eq!(after.to_vec()[at.0 as usize * 4096..][..4096], bytes[..]);
     }
+}
+
+/// A repair that makes a directory longer and moves a node needs a segment for each, and changes nodes besides. Where the checkpoint on the device
+/// leaves two segments free, or fewer, it overwrites nothing that this checkpoint names.
+#[test]
+fn new_blocks_leave_room_for_changed_ones() {
+    let (device, v) = made("extra_attr,inode_checksum");
+    for n in 0..300 {
+        v.write(format!("/dir/a-file-with-a-longer-name-{n:03}"), b"x")
+            .expect("written");
+    }
+    let v = closed((device, v));
+    let inodes = (verify_f2fs(&v.device).expect("checked")).stats.used_inodes;
+    let data = v.addresses(v.lookup("dir/plain"))[0];
+    let (segment, _) = v.geo.segment_of(data).expect("in main");
+    let valid = v.sit_entry(segment).valid;
+    let place = (0..512).rev().find(|at| !valid.get(*at)).expect("room");
+    let at = BlockAddr(v.geo.segment_start(segment).expect("there").0 + u32::from(place));
+    let logs: Vec<SegNo> = (Log::ALL.iter())
+        .map(|log| v.pack.checkpoint.raw.log(*log).segment)
+        .collect();
+    for free in [2, 1, 0] {
+        let mut v = v.copy();
+        for n in 0..300 {
+            unname(&v, "dir", &format!("a-file-with-a-longer-name-{n:03}"));
+        }
+        let nid = v.lookup("dir/tiny").nid();
+        let (_, bytes) = v.node(nid);
+        v.put(at, &bytes);
+        let mut entry = v.nat_entry(nid);
+        entry.block = at;
+        v.set_nat(nid, entry);
+        let mut left = free;
+        for n in 0..v.geo.main_segments {
+            let mut entry = v.sit_entry(SegNo(n));
+            if entry.valid.count() > 0 || logs.contains(&SegNo(n)) {
+                continue;
+            }
+            if left > 0 {
+                left -= 1;
+                continue;
+            }
+            entry.valid.set(77, true);
+            v.set_sit(SegNo(n), entry);
+        }
+        let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+        let report = report.expect("checked");
+        // The old checkpoint is as good as before, as long as there is room for the changed blocks.
+        let (old, new) = (v.device.to_vec(), after.to_vec());
+        let changed: Vec<(u32, u16)> = (0..v.geo.main_segments)
+            .flat_map(|n| (0..512).map(move |at| (n, at)))
+            .filter(|(n, at)| v.sit_entry(SegNo(*n)).valid.get(*at))
+            .filter(|(n, at)| {
+                let start = v.geo.segment_start(SegNo(*n)).expect("there").0;
+                let bytes = (start + u32::from(*at)) as usize * 4096;
+                old[bytes..bytes + 4096] != new[bytes..bytes + 4096]
+            })
+            .collect();
+        assert!(free < 2 || changed.is_empty(), "{free}: {changed:?}");
+        // Without room a file stays without a name: it is not lost.
+        let again = verify_f2fs(&after).expect("checked");
+        assert_eq!(again.stats.used_inodes, inodes, "{free}: {}", show(&report));
+        if free == 2 {
+            assert!(!report.has_uncorrected(), "{}", show(&report));
+            assert!(again.is_clean(), "{}", show(&again));
+        }
+    }
+}
+
+/// The summaries of a segment of data are lost, and say that it is of nodes. One node in it, which the NAT names, agrees with them, and the SIT does
+/// not. Before, every address that leads there became a hole.
+#[test]
+fn lost_summaries_do_not_make_a_segment_one_of_nodes() {
+    let (device, v) = made("extra_attr,inode_checksum");
+    let contents: Vec<u8> = (0..9u32 << 20).map(|n| (n >> 12) as u8 + 1).collect();
+    v.write("/long", &contents).expect("written");
+    let mut v = closed((device, v));
+    let ino = v.lookup("long");
+    let direct = v.inode(ino).0.nids[0];
+    let in_log = |segment: SegNo| {
+        (Log::ALL.iter()).any(|log| v.pack.checkpoint.raw.log(*log).segment == segment)
+    };
+    let words = v.words(direct);
+    let (n, segment) = (words.iter().enumerate())
+        .filter_map(|(n, at)| Some((n, v.geo.segment_of(BlockAddr(*at))?.0)))
+        .find(|(_, segment)| !in_log(*segment))
+        .expect("a whole segment");
+    let at = BlockAddr(words[n]);
+    // A hole takes the place of one block, and a node is in that block.
+    v.edit_node(direct, |b| b[n * 4..n * 4 + 4].fill(0));
+    let nid = v.lookup("dir/tiny").nid();
+    let (_, bytes) = v.node(nid);
+    v.put(at, &bytes);
+    let mut entry = v.nat_entry(nid);
+    entry.block = at;
+    v.set_nat(nid, entry);
+    let place = v.geo.ssa_block(segment).expect("there");
+    v.put(
+        place,
+        &SummaryBlock::new(SummaryKind::Node).encode_with_checksum(),
+    );
+    let (told, after) = repaired(&v);
+    assert!(!told.contains(&"BlockForeign".to_owned()), "{told:?}");
+    let shared: SharedDevice = Arc::new(after);
+    let volume = Volume::open_device(shared).expect("opens");
+    let read = volume.read("/long").expect("kept");
+    let differing = (read.chunks(4096).zip(contents.chunks(4096))).filter(|(a, b)| a != b);
+    assert_eq!(differing.count(), 1);
+    volume.close().expect("closed");
+}
+
+/// Without questions, nothing moves nodes out of a segment of data, and a node that is no node moves in no mode.
+#[test]
+fn a_bad_node_among_data_stays_with_preen() {
+    let v = closed(made("extra_attr,inode_checksum"));
+    let data = v.addresses(v.lookup("dir/plain"))[0];
+    let (segment, _) = v.geo.segment_of(data).expect("in main");
+    let valid = v.sit_entry(segment).valid;
+    let start = v.geo.segment_start(segment).expect("there").0;
+    let free = (0..512).filter(|at| !valid.get(*at));
+    let free: Vec<BlockAddr> = free.map(|at| BlockAddr(start + u32::from(at))).collect();
+    let mut v = v;
+    for (name, at) in ["dir/tiny", "holes"]
+        .into_iter()
+        .zip(free.into_iter().rev())
+    {
+        let nid = v.lookup(name).nid();
+        let (_, mut bytes) = v.node(nid);
+        if name == "holes" {
+            let mut footer = Footer::read(&bytes).expect("a footer");
+            footer.nid.0 += 1;
+            footer.write(&mut bytes).expect("written");
+        }
+        v.put(at, &bytes);
+        let mut entry = v.nat_entry(nid);
+        entry.block = at;
+        v.set_nat(nid, entry);
+    }
+    let (report, after) = repair_f2fs(&v.device, Mode::Preen);
+    let report = report.expect("checked");
+    assert!(report.has_uncorrected(), "{}", show(&report));
+    assert!(!report.changed, "{}", show(&report));
+    assert!(after.to_vec() == v.device.to_vec());
+    let (told, _) = repaired(&v);
+    assert!(told.contains(&"NodeFooter".to_owned()), "{told:?}");
 }

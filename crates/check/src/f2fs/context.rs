@@ -111,6 +111,7 @@ impl Checker {
     pub fn begin_round(&mut self, round: usize) {
         self.log.begin_round(round);
         self.scan = Scan::default();
+        self.new_blocks.begin_round();
         self.changes_before = self.changes;
         self.pending_before = self.store.pending();
     }

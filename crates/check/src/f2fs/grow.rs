@@ -1,8 +1,11 @@
 //! New blocks for what a repair makes longer or moves: a quota file, a directory, nodes among data.
 //!
 //! Blocks are taken from segments that neither the checkpoint on the device nor the volume as repaired so far uses. So
-//! nothing valid is overwritten before the repair is written. SIT, summaries and counts change with them, so the next step
+//! nothing valid is overwritten before the repair is written. A block is refused when the blocks that the repair changes, which
+//! need such places, too, would have none. SIT, summaries and counts change with them, so the next step
 //! sees a consistent volume.
+
+use std::collections::BTreeMap;
 
 use blockwright_ondisk::f2fs::inode::NIDS_OFFSET;
 use blockwright_ondisk::f2fs::node::{NodePath, node_path};
@@ -15,6 +18,12 @@ use blockwright_ondisk::f2fs::{
 use super::CheckError;
 use super::context::Checker;
 use super::state::DirBlock;
+
+/// A node, its entry in the NAT, and its place in its segment.
+type PlacedNode = (Nid, NatEntry, u16);
+
+/// Blocks that change because a file grows by one block: its inode, and the nodes that lead to the block.
+const CHANGED_BY_GROWTH: usize = 4;
 
 impl Checker {
     /// Gives block `at` of a file a place, with the nodes that lead to it. `None` when there is no room, or no file has such
@@ -132,9 +141,11 @@ impl Checker {
                 || self.tables.orphans.contains(n)
                 || self.sb.qf_ino.iter().any(|q| q.get() == *n)
         };
-        let Some(nid) = (Ino::ROOT.0..self.geo.nids()).find(|n| !taken(n)).map(Nid) else {
+        let from = self.new_blocks.nid_from.max(Ino::ROOT.0);
+        let Some(nid) = (from..self.geo.nids()).find(|n| !taken(n)).map(Nid) else {
             return Ok(None);
         };
+        self.new_blocks.nid_from = nid.0;
         let summary = Summary {
             nid,
             version: 0,
@@ -189,13 +200,31 @@ impl Checker {
         Ok(Some(block))
     }
 
+    /// The nodes that are in some segments, with their places there. A node that is bad has no block of its own.
+    pub(super) fn nodes_of(&self, segments: &[SegNo]) -> BTreeMap<u32, Vec<PlacedNode>> {
+        let mut found: BTreeMap<u32, Vec<PlacedNode>> =
+            segments.iter().map(|s| (s.0, Vec::new())).collect();
+        for (nid, entry) in &self.tables.nat {
+            let (visited, bad) = (&self.scan.visited, &self.scan.bad);
+            let Some((segment, at)) = self.geo.segment_of(entry.block) else {
+                continue;
+            };
+            if let Some(nodes) = found.get_mut(&segment.0)
+                && visited.contains(nid)
+                && !bad.contains(nid)
+            {
+                nodes.push((Nid(*nid), *entry, at));
+            }
+        }
+        found
+    }
+
     /// Moves the nodes of a segment to another one, as long as there is room.
-    pub(super) fn move_nodes_out(&mut self, segment: SegNo) -> Result<(), CheckError> {
-        let of_segment = |at: BlockAddr| self.geo.segment_of(at).filter(|(s, _)| *s == segment);
-        let nodes: Vec<(Nid, NatEntry, u16)> = (self.tables.nat.iter())
-            .filter(|(nid, _)| self.scan.visited.contains(nid))
-            .filter_map(|(nid, e)| Some((Nid(*nid), *e, of_segment(e.block)?.1)))
-            .collect();
+    pub(super) fn move_nodes_out(
+        &mut self,
+        segment: SegNo,
+        nodes: Vec<PlacedNode>,
+    ) -> Result<(), CheckError> {
         for (nid, entry, at) in nodes {
             let bytes = self.store.read(entry.block, "node")?;
             let summary = Summary {
@@ -226,20 +255,55 @@ impl Checker {
         Ok(())
     }
 
-    /// Takes a free block of nodes or data that nothing on the device refers to.
-    fn take_free(&mut self, summary: Summary, node: bool) -> Result<Option<BlockAddr>, CheckError> {
+    /// The next block of the segment that takes new blocks of a kind. `None` when it is full, or no longer such a segment.
+    pub(super) fn next_new_block(&self, node: bool) -> Option<(SegNo, u16)> {
         let next = if node {
             self.new_blocks.node
         } else {
             self.new_blocks.data
         };
-        let next = next.filter(|(segment, at)| {
-            let used = self.scan.segments.get(&segment.0);
+        next.filter(|(segment, at)| {
             u32::from(*at) < BLOCKS_PER_SEG
                 && !self.summaries.by_segment.contains_key(&segment.0)
-                && used.is_some_and(|u| u.map.count() > 0 && !u.map.get(*at))
-        });
-        let Some((segment, at)) = next.or_else(|| self.find_free_segment().map(|s| (s, 0))) else {
+                && (self.scan.segments.get(&segment.0)).is_some_and(|u| {
+                    let others = if node { u.data } else { u.nodes };
+                    u.map.count() > 0 && others == 0 && !u.map.get(*at)
+                })
+        })
+    }
+
+    /// Whether changed blocks of both kinds keep places of their own when this new block is taken. Without such a place they are written over
+    /// blocks that the checkpoint on the device names, before the new one is durable.
+    fn leaves_room(&mut self, segment: SegNo, at: u16, node: bool) -> bool {
+        let changed = self.store.pending().saturating_sub(self.new_blocks.taken);
+        let changed = changed + CHANGED_BY_GROWTH;
+        let left = |at: u16| BLOCKS_PER_SEG as usize - usize::from(at);
+        let other = self.next_new_block(!node).map_or(0, |(_, at)| left(at));
+        let segments = |left: usize| {
+            changed
+                .saturating_sub(left)
+                .div_ceil(BLOCKS_PER_SEG as usize)
+        };
+        let needed = segments(left(at + 1)) + segments(other);
+        let is_spare = |c: &Self, s: &SegNo| *s != segment && c.is_free_segment(*s);
+        let seen = self.new_blocks.spare.iter().filter(|s| is_spare(self, s));
+        if seen.count() < needed {
+            let free = self.following_free_segments().filter(|s| *s != segment);
+            self.new_blocks.spare = free.take(needed).collect();
+            return self.new_blocks.spare.len() == needed;
+        }
+        true
+    }
+
+    /// Takes a free block of nodes or data that nothing on the device refers to.
+    fn take_free(&mut self, summary: Summary, node: bool) -> Result<Option<BlockAddr>, CheckError> {
+        if self.new_blocks.refused[usize::from(node)] {
+            return Ok(None);
+        }
+        let open = self.next_new_block(node);
+        let next = open.or_else(|| self.find_free_segment().map(|s| (s, 0)));
+        let Some((segment, at)) = next.filter(|(s, at)| self.leaves_room(*s, *at, node)) else {
+            self.new_blocks.refused[usize::from(node)] = true;
             return Ok(None);
         };
         let Some(start) = self.geo.segment_start(segment) else {
@@ -251,6 +315,7 @@ impl Checker {
             &mut self.new_blocks.data
         };
         *slot = Some((segment, at + 1));
+        self.new_blocks.taken += 1;
         self.scan.take(segment.0, at, node);
         let newest = self.tables.newest;
         let sit = &mut self.tables.sit;

@@ -8,6 +8,9 @@ use thiserror::Error;
 
 use crate::report::Severity;
 
+/// Of a segment's blocks, in [`IssueKind::SegmentType`].
+pub(super) const NODES_AND_DATA: &str = "nodes and data";
+
 /// An issue of an f2fs volume.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Error)]
 #[allow(missing_docs)] // the messages say it; fields are what was found and what was expected
@@ -46,7 +49,9 @@ pub enum IssueKind {
     QuotaUncounted,
     #[error("checkpoint: checkpoints are disabled")]
     CheckpointDisabled,
-    #[error("checkpoint: {files} files written by fsync wait to be recovered ({nodes} nodes)")]
+    #[error(
+        "checkpoint: {files} files written by fsync wait to be recovered ({nodes} nodes); a mount recovers them, or says why it does not"
+    )]
     RecoveryPending { nodes: u64, files: u64 },
     #[error(
         "the node in block {block}, of the files that wait to be recovered: {what}; a mount recovers none of them and writes nothing \
@@ -427,9 +432,10 @@ impl IssueKind {
                 self,
                 Self::LogSegmentType { .. }
                     | Self::LogOffset { .. }
-                    | Self::SegmentType { .. }
                     | Self::InodeExtent { .. }
             )
+            // To part them, nodes move.
+            || matches!(self, Self::SegmentType { what, .. } if *what != NODES_AND_DATA)
             || matches!(self, Self::CheckpointField { error, .. } if error.is_counted())
     }
 

@@ -144,7 +144,8 @@ impl Checker {
                 kept = kept
                     || state.links > 0 && self.add_name(dir, name.as_bytes(), ino, state.kind)?;
             }
-            if !kept {
+            // Where segments have no room, it stays without a name: a file that is only unnamed is not lost.
+            if !kept && (state.links == 0 || !self.new_blocks.lacks_room()) {
                 self.free_node(ino.nid());
             }
             self.scan.restart = true;

@@ -426,9 +426,9 @@ impl Checker {
         log.is_some_and(|(log, _)| log.is_node()) || sit.is_some_and(|e| e.log.is_node())
     }
 
-    /// Whether a segment is of nodes, by two sources: of the log that is in it, and the SIT or the nodes there; or of its summaries and the
-    /// nodes there.
-    fn is_of_nodes(&self, segment: SegNo) -> Result<bool, CheckError> {
+    /// Whether the segment of an address of data is of nodes, by two sources: of the log that is in it, and the SIT or the nodes there; or of its
+    /// summaries and the nodes there, unless the SIT says that data is in the very block.
+    fn is_of_nodes(&self, segment: SegNo, at: u16) -> Result<bool, CheckError> {
         let used = self.scan.segments.get(&segment.0);
         let only_nodes = used.is_some_and(|u| u.nodes > 0 && u.data == 0);
         if let Some((log, _)) = self.summaries.by_segment.get(&segment.0) {
@@ -436,7 +436,10 @@ impl Checker {
             let sit = sit.is_some_and(|e| e.log.is_node());
             return Ok(log.is_node() && (sit || only_nodes));
         }
-        let Some(place) = self.geo.ssa_block(segment).filter(|_| only_nodes) else {
+        let sit = self.tables.sit.get(&segment.0);
+        let is_data = sit.is_some_and(|e| !e.log.is_node() && e.valid.get(at));
+        let possible = only_nodes && !is_data;
+        let Some(place) = self.geo.ssa_block(segment).filter(|_| possible) else {
             return Ok(false);
         };
         let block = self.store.read(place, "summaries")?;
@@ -460,7 +463,7 @@ impl Checker {
             };
             let unused = (self.tables.sit.get(&segment.0))
                 .is_some_and(|e| e.log.is_node() && !e.valid.get(offset));
-            let foreign = unused && d.named == Named::Other || self.is_of_nodes(segment)?;
+            let foreign = unused && d.named == Named::Other || self.is_of_nodes(segment, offset)?;
             if !foreign && self.scan.take(segment.0, offset, false) {
                 let list = match d.named {
                     Named::Yes => continue,

@@ -13,7 +13,7 @@ use zerocopy::FromBytes;
 
 use super::CheckError;
 use super::context::Checker;
-use super::issue::IssueKind;
+use super::issue::{IssueKind, NODES_AND_DATA};
 use super::state::SegmentUse;
 use crate::Phase;
 
@@ -60,16 +60,21 @@ impl Checker {
     fn part_nodes_and_data(&mut self) -> Result<(), CheckError> {
         let mixed = (self.scan.segments.iter()).filter(|(_, u)| u.nodes > 0 && u.data > 0);
         let mixed: Vec<SegNo> = mixed.map(|(n, _)| SegNo(*n)).collect();
+        if mixed.is_empty() {
+            return Ok(());
+        }
+        let mut nodes = self.nodes_of(&mixed);
         for segment in mixed {
             let stored = self.tables.sit.get(&segment.0);
             let found = stored.map_or(SitEntry::free().log, |e| e.log);
-            let what = "nodes and data";
+            let what = NODES_AND_DATA;
             if self.problem(IssueKind::SegmentType {
                 segment,
                 found,
                 what,
             }) {
-                self.move_nodes_out(segment)?;
+                let nodes = nodes.remove(&segment.0).unwrap_or_default();
+                self.move_nodes_out(segment, nodes)?;
             }
         }
         Ok(())
@@ -303,17 +308,24 @@ impl Checker {
         Ok(())
     }
 
-    /// A segment without a block in use that no log is in.
-    pub(super) fn find_free_segment(&self) -> Option<SegNo> {
-        (0..self.geo.main_segments)
-            .find(|n| {
-                let used = self.scan.segments.get(n).is_some_and(|u| u.map.count() > 0);
-                // Blocks that the checkpoint on the device still uses must not be overwritten
-                // before the new checkpoint is durable.
-                let marked = self.tables.marked.contains(n);
-                !used && !marked && !self.summaries.by_segment.contains_key(n)
-            })
-            .map(SegNo)
+    /// The first segment without a block in use that no log is in. Segments that become free behind it are found in the next round.
+    pub(super) fn find_free_segment(&mut self) -> Option<SegNo> {
+        let found = self.following_free_segments().next();
+        self.new_blocks.free_from = found.map_or(self.geo.main_segments, |s| s.0);
+        found
+    }
+
+    /// Free segments, from the one that [`Self::find_free_segment`] returns.
+    pub(super) fn following_free_segments(&self) -> impl Iterator<Item = SegNo> {
+        let all = self.new_blocks.free_from..self.geo.main_segments;
+        all.map(SegNo).filter(|s| self.is_free_segment(*s))
+    }
+
+    pub(super) fn is_free_segment(&self, SegNo(n): SegNo) -> bool {
+        let used = (self.scan.segments.get(&n)).is_some_and(|u| u.map.count() > 0);
+        // Blocks that the checkpoint on the device still uses must not be overwritten before the new checkpoint is durable.
+        let marked = self.tables.marked.contains(&n);
+        !used && !marked && !self.summaries.by_segment.contains_key(&n)
     }
 
     /// Lets a log go on in a free segment; where there is none, at a free block of its own.

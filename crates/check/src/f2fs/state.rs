@@ -118,6 +118,30 @@ pub(super) struct SsaCache {
 pub(super) struct NewBlocks {
     pub node: Option<(SegNo, u16)>,
     pub data: Option<(SegNo, u16)>,
+    /// How many were taken.
+    pub taken: usize,
+    /// No segment in front of it is free, in this round.
+    pub free_from: u32,
+    /// No node's number in front of it is free, in this round.
+    pub nid_from: u32,
+    /// Free segments seen last, which changed blocks may need.
+    pub spare: Vec<SegNo>,
+    /// Kinds that got no block in this round because no segment has room.
+    pub refused: [bool; 2],
+}
+
+impl NewBlocks {
+    /// Forgets what holds for one round only.
+    pub fn begin_round(&mut self) {
+        (self.free_from, self.nid_from) = (0, 0);
+        self.spare.clear();
+        self.refused = [false; 2];
+    }
+
+    /// Whether a block was refused in this round because no segment has room.
+    pub fn lacks_room(&self) -> bool {
+        self.refused.contains(&true)
+    }
 }
 
 /// A compressed cluster whose addresses are sound.
@@ -206,9 +230,9 @@ impl Scan {
         {
             used.map.set(offset, false);
             if node {
-                used.nodes -= 1;
+                used.nodes = used.nodes.saturating_sub(1);
             } else {
-                used.data -= 1;
+                used.data = used.data.saturating_sub(1);
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! Changed nodes and directory blocks go to free segments, SIT and NAT blocks to their other copies. All of it becomes
 //! valid with the pack that names it: the older one is overwritten. Only summaries of segments are written in place,
-//! because every reader verifies them. When there is no free segment, changed blocks are written in place too.
+//! because every reader verifies them. When there is no free segment, changed blocks are written in place too; no new block
+//! takes the last one that they need.
 //!
 //! Crash order: blocks, tables and summaries; flush; the pack but its last block; flush; its last
 //! block; flush; superblocks. Until the last block is there, the old pack counts, and nothing that it
@@ -36,7 +37,6 @@ struct Fresh {
 }
 
 /// Segments that take changed blocks: nodes and data.
-#[derive(Default)]
 struct Room {
     node: Option<Fresh>,
     data: Option<Fresh>,
@@ -193,7 +193,12 @@ impl Checker {
 
     /// Gives every changed block of the main area a place of its own.
     fn move_changed(&mut self) -> Result<(), CheckError> {
-        let mut room = Room::default();
+        // Segments of new blocks go on: the rest of them is free, and few others may be.
+        let open = |next: Option<(SegNo, u16)>| next.map(|(segment, next)| Fresh { segment, next });
+        let mut room = Room {
+            node: open(self.next_new_block(true)),
+            data: open(self.next_new_block(false)),
+        };
         let geo = self.geo.clone();
         let data: HashMap<u32, (Ino, Nid, u16)> = self
             .scan
