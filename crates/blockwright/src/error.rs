@@ -20,6 +20,8 @@ pub struct Error(Box<Inner>);
 struct Inner {
     path: Option<PathBuf>,
     cause: Cause,
+    /// Nothing was written before.
+    changed_nothing: bool,
 }
 
 #[derive(Clone)]
@@ -34,7 +36,11 @@ enum Cause {
 
 impl Error {
     fn of(cause: Cause) -> Self {
-        Error(Box::new(Inner { path: None, cause }))
+        Error(Box::new(Inner {
+            path: None,
+            cause,
+            changed_nothing: false,
+        }))
     }
 
     /// An error of this kind, with a sentence for people.
@@ -48,6 +54,19 @@ impl Error {
     pub fn at(mut self, path: impl AsRef<Path>) -> Self {
         self.0.path.get_or_insert_with(|| path.as_ref().to_owned());
         self
+    }
+
+    /// Says that nothing was written before it.
+    #[cfg(feature = "resize")]
+    pub(crate) fn before_any_change(mut self) -> Self {
+        self.0.changed_nothing = true;
+        self
+    }
+
+    /// Whether it is known that nothing was written before this ended a change of a volume. `false` does not say the opposite.
+    #[must_use]
+    pub fn changed_nothing(&self) -> bool {
+        self.0.changed_nothing
     }
 
     /// What went wrong, for programs.

@@ -27,7 +27,7 @@ use crate::format::{self, Format};
 use crate::{Error, ErrorKind, Result, VolumeOptions};
 use blockwright_device::{DevOffset, OverlayDevice, SharedDevice};
 use blockwright_ondisk::ext4::superblock::{RawSuperblock, SUPERBLOCK_OFFSET, State, Superblock};
-use blockwright_ondisk::ext4::{Incompat, RoCompat};
+use blockwright_ondisk::ext4::{Compat, Incompat, RoCompat};
 use blockwright_reshape::{ReshapeError, ext4, f2fs};
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl From<ReshapeError> for Error {
 }
 
 /// Makes the volume on a device as large as `bytes`, or a little smaller: whole blocks, and no last group that holds hardly more than its own metadata.
-/// With [`Mode::DryRun`] nothing is written, not even a replay of the journal. The device keeps its size; behind the end of a volume that was made smaller
+/// With [`Mode::DryRun`] and [`Mode::Rehearsal`] nothing is written, not even a replay of the journal. The device keeps its size; behind the end of a volume that was made smaller
 /// nothing is needed.
 ///
 /// # Errors
@@ -169,12 +169,17 @@ pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
 pub fn set_watched(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
     match format::detect(device)? {
         Format::Ext4 => {
-            let change = |device: &SharedDevice, journal: Option<&ExternalJournal>, _: Mode| {
+            let change = |device: &SharedDevice, journal: Option<&ExternalJournal>, mode| {
                 let settings = Settings {
                     journal: journal.cloned(),
                     ..settings.clone()
                 };
-                ext4::settings::set(device, &settings, watch)
+                match mode {
+                    Mode::Change => ext4::settings::set(device, &settings, watch),
+                    Mode::DryRun | Mode::Rehearsal => {
+                        ext4::settings::rehearse(device, &settings, watch)
+                    }
+                }
             };
             recovered(device, settings.journal.as_ref(), Mode::Change, &change)
         }
@@ -204,17 +209,19 @@ pub fn volume_bytes(device: &SharedDevice) -> Result<u64> {
 ///
 /// A change that failed may have been made: its error comes from a step behind a commit, or the journal finishes it at the next opening. So after an error
 /// the file is only cut where no superblock, and no journal that waits for its replay, may ask for what lies behind. After one that was stopped, it is also cut
-/// to a volume that has become smaller.
+/// to a volume that has become smaller. After an error before which nothing was written ([`Error::changed_nothing`]), the file gets its length back.
 #[must_use]
 pub fn file_bytes(
     device: &SharedDevice,
     before: u64,
     had: Option<u64>,
     wanted: Option<u64>,
-    resized: std::result::Result<&Resized, ErrorKind>,
+    resized: std::result::Result<&Resized, &Error>,
 ) -> u64 {
     match resized {
-        Err(kind) => {
+        Err(error) if error.changed_nothing() => before,
+        Err(error) => {
+            let kind = error.kind();
             let all = device.geometry().bytes;
             let asked = bytes_asked_for(device);
             if kind == ErrorKind::Interrupted
@@ -272,7 +279,8 @@ type Change<'a, T> = &'a dyn Fn(
 ) -> std::result::Result<T, ReshapeError>;
 
 /// Changes a volume whose journal was replayed and whose orphans were removed, if that is all there is to do before. For a dry run that happens in memory; and for a
-/// change it happens in memory first, so that a change that is refused leaves the journal as it was, too.
+/// change it happens in memory first, with a rehearsal of the change, so that a change that is refused leaves the journal as it was, too. The memory holds what the
+/// replay and the rehearsal write: metadata.
 fn recovered<T>(
     device: &SharedDevice,
     journal: Option<&ExternalJournal>,
@@ -294,12 +302,22 @@ fn recovered<T>(
         device: over(&journal.device),
         ..journal.clone()
     });
-    open_and_close(trial.clone(), trial_journal.as_ref())?;
-    let changed = change(&trial, trial_journal.as_ref(), mode)?;
-    if mode == Mode::DryRun {
+    // One that is to be attached is not the volume's yet.
+    let elsewhere = features.has_compat(Compat::HAS_JOURNAL) && raw.journal_inum.get() == 0;
+    let replay = |device: SharedDevice, journal: Option<&ExternalJournal>| {
+        open_and_close(device, journal.filter(|_| elsewhere))
+    };
+    let look = match mode {
+        Mode::DryRun => Mode::DryRun,
+        Mode::Rehearsal | Mode::Change => Mode::Rehearsal,
+    };
+    let tried = replay(trial.clone(), trial_journal.as_ref())
+        .and_then(|()| Ok(change(&trial, trial_journal.as_ref(), look)?));
+    let changed = tried.map_err(Error::before_any_change)?;
+    if mode != Mode::Change {
         return Ok(changed);
     }
-    open_and_close(device.clone(), journal)?;
+    replay(device.clone(), journal)?;
     Ok(change(device, journal, mode)?)
 }
 
@@ -320,7 +338,7 @@ fn reopened(device: &SharedDevice, mode: Mode) -> Result<SharedDevice> {
     f2fs::resize::refuse(device)?;
     let device = match mode {
         Mode::Change => device.clone(),
-        Mode::DryRun => Arc::new(OverlayDevice::new(device.clone())),
+        Mode::DryRun | Mode::Rehearsal => Arc::new(OverlayDevice::new(device.clone())),
     };
     open_and_close(device.clone(), None)?;
     Ok(device)

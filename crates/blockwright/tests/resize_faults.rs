@@ -35,8 +35,7 @@ fn failed(image: &Path, out: &Path, bytes: u64, n: u64, for_good: bool) -> Optio
     let resized = reshape::resize(&device, bytes, Mode::Change);
     let fired = faulty.fired() > 0;
     assert_eq!(resized.is_err(), fired, "{n}: {resized:?}");
-    let ended = resized.as_ref().map_err(Error::kind);
-    let length = reshape::file_bytes(&device, before, None, Some(bytes), ended);
+    let length = reshape::file_bytes(&device, before, None, Some(bytes), resized.as_ref());
     if !fired {
         assert_eq!(length, bytes);
         return None;
@@ -161,19 +160,22 @@ fn no_error_cuts_a_volume() {
         let now = reshape::volume_bytes(&device).expect("a volume");
         let wanted = Some(200 * MIB);
         for kind in kinds {
+            let error = Error::new(kind, "");
             // The file was shorter before the steps that made the volume larger.
-            let length = reshape::file_bytes(&device, 64 * MIB, Some(64 * MIB), wanted, Err(kind));
+            let length =
+                reshape::file_bytes(&device, 64 * MIB, Some(64 * MIB), wanted, Err(&error));
             assert_eq!(length, now, "{format}, {kind:?}");
         }
         // A volume that has become smaller before it was stopped.
-        let stopped = Err(ErrorKind::Interrupted);
-        let length = reshape::file_bytes(&device, 128 * MIB, Some(128 * MIB), None, stopped);
+        let stopped = &Error::new(ErrorKind::Interrupted, "");
+        let length = reshape::file_bytes(&device, 128 * MIB, Some(128 * MIB), None, Err(stopped));
         assert_eq!(length, now, "{format}");
         // A superblock that claims more than there is.
         set_len(&image, 80 * MIB);
         let short: SharedDevice = Arc::new(MemoryDevice::load(&image).expect("loaded"));
         for kind in kinds {
-            let length = reshape::file_bytes(&short, 64 * MIB, None, wanted, Err(kind));
+            let error = Error::new(kind, "");
+            let length = reshape::file_bytes(&short, 64 * MIB, None, wanted, Err(&error));
             assert!(
                 (64 * MIB..=80 * MIB).contains(&length),
                 "{format}, {kind:?}: {length}"
@@ -181,9 +183,9 @@ fn no_error_cuts_a_volume() {
         }
     }
     let text: SharedDevice = Arc::new(MemoryDevice::new(MIB));
-    let refused = Err(ErrorKind::Invalid);
+    let refused = &Error::new(ErrorKind::Invalid, "");
     assert_eq!(
-        reshape::file_bytes(&text, 512, None, Some(MIB), refused),
+        reshape::file_bytes(&text, 512, None, Some(MIB), Err(refused)),
         512
     );
 }

@@ -3,7 +3,7 @@
 
 use blockwright::device::{MemoryDevice, SharedDevice};
 use blockwright::reshape::{self, Mode, Parts, Phase, Progress, Resized, Settings, Watch};
-use blockwright::{Error, ErrorKind, Format, OpenOptions, Result, Volume};
+use blockwright::{ErrorKind, Format, OpenOptions, Result, Volume};
 use blockwright_check::Severity;
 use blockwright_test_support::assert_fsck_f2fs_clean;
 use blockwright_test_support::testing::{
@@ -73,10 +73,10 @@ fn changed(image: &Path, change: &Change, watch: &Watch) -> Result<()> {
         }
         Change::Set(settings) => reshape::set_watched(&device, settings, watch).map(|()| None),
     };
-    let length = match resized.as_ref().map_err(Error::kind) {
+    let length = match resized.as_ref() {
         Ok(None) => before,
         Ok(Some(resized)) => reshape::file_bytes(&device, before, Some(had), wanted, Ok(resized)),
-        Err(kind) => reshape::file_bytes(&device, before, Some(had), wanted, Err(kind)),
+        Err(error) => reshape::file_bytes(&device, before, Some(had), wanted, Err(error)),
     };
     memory.save(image).expect("saved");
     set_len(image, length);

@@ -3,7 +3,7 @@
 use crate::args::ResizeArgs;
 use crate::failure::{At, Failure, Result};
 use crate::size::parse_size;
-use blockwright::ErrorKind;
+use blockwright::Error;
 use blockwright::reshape::{Resized, file_bytes};
 use blockwright_device::{NbdAddress, SharedDevice};
 use blockwright_disk::container::{self, detect_file};
@@ -136,7 +136,7 @@ pub fn lengthen(args: &ResizeArgs, device: &SharedDevice) -> Result<()> {
 pub fn finish(
     args: &ResizeArgs,
     device: impl FnOnce() -> Result<SharedDevice>,
-    resized: Option<std::result::Result<&Resized, ErrorKind>>,
+    resized: Option<std::result::Result<&Resized, &Error>>,
     had: Option<u64>,
 ) -> Result<()> {
     let mut slot = FILE.lock().unwrap_or_else(PoisonError::into_inner);

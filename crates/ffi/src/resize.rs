@@ -37,7 +37,7 @@ fn is_plain_file(path: &Path) -> bool {
 /// As [`reshape::resize`]; `Busy` when the image is open.
 pub fn resize(path: &Path, target: Target, mode: Mode) -> Result<Resized> {
     let open = OpenMode {
-        read_only: mode == Mode::DryRun,
+        read_only: mode != Mode::Change,
         ..OpenMode::default()
     };
     let plain = is_plain_file(path);
@@ -56,15 +56,14 @@ pub fn resize(path: &Path, target: Target, mode: Mode) -> Result<Resized> {
         }
     };
     let resized = run().map_err(at);
-    if !plain || mode == Mode::DryRun {
+    if !plain || mode != Mode::Change {
         return resized;
     }
     let wanted = match target {
         Target::Bytes(bytes) => Some(bytes),
         Target::Fill | Target::Minimum { .. } => None,
     };
-    let ended = resized.as_ref().map_err(Error::kind);
-    let wanted = reshape::file_bytes(&device, length, had, wanted, ended);
+    let wanted = reshape::file_bytes(&device, length, had, wanted, resized.as_ref());
     // `device` still holds the image's lock.
     let trimmed = std::fs::OpenOptions::new()
         .write(true)

@@ -101,8 +101,7 @@ fn run(words: &[&str]) -> Result<ExitCode> {
             }
             let had = reshape::volume_bytes(&device).ok();
             let resized = reshape::resize(&device, bytes, Mode::Change);
-            let ended = resized.as_ref().map_err(blockwright::Error::kind);
-            let length = reshape::file_bytes(&device, before, had, Some(bytes), ended);
+            let length = reshape::file_bytes(&device, before, had, Some(bytes), resized.as_ref());
             // Windows refuses a second writer until the device is closed.
             drop(device);
             let file = std::fs::OpenOptions::new().write(true).open(image)?;

@@ -64,11 +64,14 @@ impl Resized {
     }
 }
 
-/// Whether a size is only computed or made.
+/// Whether a size is only computed, tried or made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// Nothing is written. The device may be smaller than the size asked for.
     DryRun,
+    /// Nothing is written. The change is made in memory, without the contents of files, so that what would refuse [`Mode::Change`] on the way is found. f2fs: as
+    /// [`Mode::DryRun`], on a device of the size asked for.
+    Rehearsal,
     /// The volume is changed.
     Change,
 }

@@ -6,7 +6,7 @@ use crate::args::ResizeArgs;
 use crate::failure::{Failure, Result};
 use crate::image_file::{Wanted, finish, is_file, lengthen, prepare, wanted};
 use crate::output::{Out, human};
-use blockwright::reshape::{self, Mode, Parts, Resized, Watch};
+use blockwright::reshape::{self, Mode, Parts, Resized};
 use blockwright::{Error, ErrorKind};
 use blockwright_device::{DevOffset, DeviceError, OffsetDevice, OpenMode, SharedDevice};
 use blockwright_disk::table::ALIGNMENT;
@@ -51,7 +51,7 @@ pub fn resize(args: &ResizeArgs) -> Result<()> {
     let change = Change::begin()?;
     let mut had = None;
     let begun = run(args, &change, &mut had).map_err(|e| e.at(&place));
-    let ended = begun.as_ref().ok().map(|r| r.as_ref().map_err(Error::kind));
+    let ended = begun.as_ref().ok().map(std::result::Result::as_ref);
     let image = || Ok(crate::wall::device(&args.image, OpenMode::default())?);
     finish(args, image, ended, had)?;
     drop(change);
@@ -240,24 +240,20 @@ fn run_in_larger(
         Wanted::Fill | Wanted::Minimum => device.geometry().bytes,
     };
     let journal = named_journal(mode)?;
-    let quiet = Watch::default();
-    let planned =
-        reshape::resize_with_journal(&device, journal.as_ref(), bytes, Mode::DryRun, &quiet)?;
+    let watch = change.watch();
+    let resize =
+        |mode| reshape::resize_with_journal(&device, journal.as_ref(), bytes, mode, &watch);
     if args.dry_run {
-        return Ok(Ok(planned));
+        return Ok(resize(Mode::DryRun));
+    }
+    if let Err(refused) = resize(Mode::Rehearsal) {
+        return Ok(Err(refused));
     }
     if change.is_stopped() {
         return Ok(Err(Error::new(ErrorKind::Interrupted, "resize")));
     }
     growth.write()?;
-    let watch = change.watch();
-    Ok(reshape::resize_with_journal(
-        &device,
-        journal.as_ref(),
-        bytes,
-        Mode::Change,
-        &watch,
-    ))
+    Ok(resize(Mode::Change))
 }
 
 /// Changes the size, if that can be begun. `had` becomes the bytes that the volume has before.

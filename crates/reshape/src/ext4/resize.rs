@@ -70,10 +70,15 @@ pub fn resize_with(
     watch: &Watch,
 ) -> Result<Resized> {
     let place = Place::new(device, journal);
-    if mode == Mode::Change {
-        make(&place.rehearsal(), bytes, mode, &watch.planning())?;
+    let rehearse = || make(&place.rehearsal(), bytes, Mode::Change, &watch.planning());
+    match mode {
+        Mode::DryRun => make(&place, bytes, mode, watch),
+        Mode::Rehearsal => rehearse(),
+        Mode::Change => {
+            rehearse()?;
+            make(&place, bytes, mode, watch)
+        }
     }
-    make(&place, bytes, mode, watch)
 }
 
 /// Makes what [`resize`] has looked at.

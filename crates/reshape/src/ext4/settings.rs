@@ -82,12 +82,25 @@ const OPTION_NAMES: [(&str, DefaultMountOpts); 12] = [
 /// `NoSpace`, `Damaged` and `Format` for what is met on the way. Nothing was changed then: a change of more than the superblock is made in memory first. Only `Device` and
 /// `Interrupted` (`watch` stops it) may come after a part of the list was changed. The volume is whole after the second, and its journal as large as before.
 pub fn set(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
+    rehearse(device, settings, watch)?;
+    make(
+        &Place::new(device, settings.journal.as_ref()),
+        settings,
+        watch,
+    )
+}
+
+/// Finds what would refuse [`set`], in memory. Nothing is written.
+///
+/// # Errors
+/// As [`set`].
+pub fn rehearse(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
     let place = Place::new(device, settings.journal.as_ref());
     let (_, plan) = planned(&place, settings, watch)?;
-    if plan.is_more_than_superblock() {
-        make(&place.rehearsal(), settings, &watch.planning())?;
+    match plan.is_more_than_superblock() {
+        true => make(&place.rehearsal(), settings, &watch.planning()),
+        false => Ok(()),
     }
-    make(&place, settings, watch)
 }
 
 /// Makes what [`set`] has looked at.

@@ -111,7 +111,7 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode, watch: &Watch) -> R
     let volume = Volume::open(Store::new(device.clone(), watch.clone()))?;
     let before = volume.areas();
     let blocks = bytes >> BLOCK_BITS;
-    if mode == Mode::Change && bytes > device.geometry().bytes {
+    if mode != Mode::DryRun && bytes > device.geometry().bytes {
         return Err(ReshapeError::Invalid(format!(
             "the device has {} bytes, fewer than the {bytes} asked for",
             device.geometry().bytes
@@ -127,7 +127,7 @@ pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode, watch: &Watch) -> R
     if counts.user_blocks < volume.used_blocks() {
         return Err(too_full(volume.used_blocks(), &counts));
     }
-    if mode == Mode::DryRun {
+    if mode != Mode::Change {
         let same = blocks == before.blocks;
         return Ok(resized(&before, if same { &before } else { &planned }));
     }
@@ -493,7 +493,7 @@ pub fn resize_to_minimum(
     let Some(goal) = goal.filter(|goal| goal.blocks < before.blocks) else {
         return Ok(resized(&before, &before));
     };
-    if mode == Mode::DryRun {
+    if mode != Mode::Change {
         return Ok(resized(&before, &goal));
     }
     volume.even_superblocks()?;
