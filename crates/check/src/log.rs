@@ -128,3 +128,47 @@ impl<K: Kind> Log<K> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, PartialEq, Eq, Hash)]
+    enum Sample {
+        Repairable,
+        Lasting,
+    }
+
+    impl Kind for Sample {
+        fn severity(&self) -> Severity {
+            Severity::Minor
+        }
+
+        fn preen_safe(&self) -> bool {
+            true
+        }
+
+        fn unrepairable(&self) -> bool {
+            matches!(self, Sample::Lasting)
+        }
+    }
+
+    /// What becomes of issues that were found before the rounds: of one that is repaired, and one that no mode repairs.
+    fn outcomes(changed: bool, all_left: bool) -> Vec<Outcome> {
+        let mut log = Log::new(Mode::Yes, 10);
+        assert!(log.problem(Sample::Repairable));
+        assert!(!log.problem(Sample::Lasting));
+        log.begin_round(0);
+        let report = log.into_report(Stats::default(), changed, all_left);
+        report.issues.iter().map(|issue| issue.outcome).collect()
+    }
+
+    #[test]
+    fn nothing_is_called_repaired_that_was_not_written() {
+        use Outcome::{Left, Repaired, Unrepairable};
+        assert_eq!(outcomes(false, true), [Left, Unrepairable]);
+        // Written before the rounds, as a journal is.
+        assert_eq!(outcomes(true, true), [Repaired, Unrepairable]);
+        assert_eq!(outcomes(true, false), [Repaired, Unrepairable]);
+    }
+}

@@ -230,6 +230,9 @@ impl Checker {
             let (Some(owner), Some(entry)) = (owner, entry) else {
                 continue;
             };
+            if !self.geo.in_main(entry.block) {
+                return Ok(true);
+            }
             let block = self.store.read(entry.block, "node")?;
             let footer = footer_of(&block, owner.nid(), owner);
             if footer.is_err() || Inode::parse(&block, owner, &self.geo).is_err() {
