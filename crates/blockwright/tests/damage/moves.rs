@@ -362,7 +362,7 @@ fn new_blocks_leave_room_for_changed_ones() {
 #[test]
 fn lost_summaries_do_not_make_a_segment_one_of_nodes() {
     let (device, v) = made("extra_attr,inode_checksum");
-    let contents: Vec<u8> = (0..9u32 << 20).map(|n| (n >> 12) as u8 + 1).collect();
+    let contents: Vec<u8> = (0..9u32 << 20).map(|n| (n >> 12) as u8 | 1).collect();
     v.write("/long", &contents).expect("written");
     let mut v = closed((device, v));
     let ino = v.lookup("long");
