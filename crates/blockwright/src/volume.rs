@@ -222,13 +222,11 @@ impl Volume {
     ) -> Result<(u64, bool)> {
         /// Ranges of a volume: so many at most, where they are not smaller than the least.
         const RANGES_MAX: u64 = 1000;
-        const RANGE_MIN: u64 = 256 << 20;
+        const RANGE_MIN: u64 = 1 << 30;
         let stat = self.statfs()?;
         let total = stat.blocks.saturating_mul(u64::from(stat.block_bytes));
-        // Whole blocks of every size.
-        let step = (total / RANGES_MAX)
-            .max(RANGE_MIN)
-            .next_multiple_of(1 << 20);
+        // Whole blocks, groups and segments of most sizes.
+        let step = (total / RANGES_MAX).max(1).next_multiple_of(RANGE_MIN);
         let (mut trimmed, mut at) = (0, 0);
         loop {
             if tell(at.min(total), total).is_break() {

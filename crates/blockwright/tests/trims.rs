@@ -92,6 +92,34 @@ fn stopped(format: Format) {
     }
 }
 
+/// Ranges that end within groups and segments give back what one range gives back.
+#[test]
+fn ranges_of_any_size_leave_nothing_out() {
+    const MIB: u64 = 1 << 20;
+    for format in [Format::Ext4, Format::F2fs] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let image = dir.path().join("image");
+        let made = VolumeBuilder::new().format(format).size(300 * MIB);
+        made.create(&image).expect("made");
+        let volume = Volume::open(&image).expect("opened");
+        volume.write("/kept", vec![0xC3; 5_000_000]).expect("kept");
+        volume.write("/gone", vec![0xC3; 9_000_000]).expect("gone");
+        volume.remove_file("/gone").expect("removed");
+        volume.sync().expect("synced");
+        let engine = volume.vfs().engine();
+        let whole = engine.trim(0..u64::MAX, 0).expect("trimmed");
+        for step in [3 * MIB, 7 * MIB + 12_288, 129 * MIB] {
+            let mut sum = 0;
+            for at in (0..300 * MIB).step_by(step as usize) {
+                let end = (at + step).min(300 * MIB);
+                sum += engine.trim(at..end, 0).expect("trimmed");
+            }
+            assert_eq!(sum, whole, "{format:?}, ranges of {step}");
+        }
+        volume.close().expect("closed");
+    }
+}
+
 #[test]
 fn a_stopped_trim_of_ext4() {
     stopped(Format::Ext4);

@@ -196,6 +196,19 @@ impl Segments {
         (sections as u64 * self.section_blocks()).saturating_sub(inner.valid)
     }
 
+    /// The segments that have blocks in a range.
+    fn segments_in(&self, range: &std::ops::Range<u64>) -> std::ops::Range<u32> {
+        let per = u64::from(BLOCKS_PER_SEG);
+        let main = self
+            .geo
+            .segment_start(SegNo(0))
+            .map_or(0, |s| u64::from(s.0));
+        let all = u64::from(self.geo.main_segments);
+        let first = (range.start.saturating_sub(main) / per).min(all);
+        let end = range.end.saturating_sub(main).div_ceil(per).min(all);
+        first as u32..end as u32
+    }
+
     /// Takes runs of free segments for discarding, one call of `discard` each, while no blocks of them are handed out. Blocks
     /// of `range` only (first and behind last), runs of at least `min` blocks. How many blocks were discarded.
     ///
@@ -208,7 +221,12 @@ impl Segments {
         mut discard: impl FnMut(BlockAddr, u64) -> Result<()>,
     ) -> Result<u64> {
         let per = self.geo.segs_per_sec;
-        let all: Vec<SegNo> = self.inner.lock().free.iter_from(SegNo(0)).collect();
+        let segments = self.segments_in(&range);
+        let all: Vec<SegNo> = {
+            let inner = self.inner.lock();
+            let free = inner.free.iter_from(SegNo(segments.start));
+            free.take_while(|seg| seg.0 < segments.end).collect()
+        };
         let mut done = 0;
         let mut at = 0;
         while at < all.len() {
@@ -222,13 +240,9 @@ impl Segments {
                         break;
                     }
                     at += 1;
-                    let inside = self.geo.segment_start(*seg).is_some_and(|s| {
-                        range.start <= u64::from(s.0)
-                            && u64::from(s.0) + u64::from(BLOCKS_PER_SEG) <= range.end
-                    });
                     // Two sections are always left to concurrent writers.
                     let spare = inner.free_sections.len() > 2;
-                    if !inside || !inner.free.contains(*seg) || !spare {
+                    if !inner.free.contains(*seg) || !spare {
                         if run.is_empty() {
                             continue;
                         }
@@ -242,9 +256,12 @@ impl Segments {
             let Some(start) = run.first().and_then(|s| self.geo.segment_start(*s)) else {
                 continue;
             };
-            let blocks = run.len() as u64 * u64::from(BLOCKS_PER_SEG);
+            // The range may begin and end within a segment.
+            let end = u64::from(start.0) + run.len() as u64 * u64::from(BLOCKS_PER_SEG);
+            let start = u64::from(start.0).max(range.start);
+            let blocks = end.min(range.end).saturating_sub(start);
             let result = if blocks >= min {
-                discard(start, blocks)
+                discard(BlockAddr(start as u32), blocks)
             } else {
                 Ok(())
             };
@@ -274,14 +291,18 @@ impl Segments {
             return Ok(0);
         }
         let per = self.geo.segs_per_sec;
+        let segments = self.segments_in(&range);
         let sections: Vec<SegNo> = {
             let inner = self.inner.lock();
-            inner.used_sections.iter_from(SegNo(0)).collect()
+            let used = inner.used_sections.iter_from(SegNo(segments.start / per));
+            used.take_while(|s| s.0 < segments.end.div_ceil(per))
+                .collect()
         };
         let mut done = 0;
         for seg in sections
             .into_iter()
             .flat_map(|s| s.0 * per..(s.0 + 1) * per)
+            .filter(|seg| segments.contains(seg))
             .map(SegNo)
         {
             let Some(start) = self.geo.segment_start(seg) else {
