@@ -23,6 +23,12 @@ pub(super) fn name_in(options: &mut FormatOptions, journal: &ExternalJournal) ->
             ),
         );
     }
+    if found.uuid() == [0; 16] {
+        return refuse(
+            ErrorKind::Invalid,
+            "the journal has no UUID by which a volume could name it".to_owned(),
+        );
+    }
     if !found.users().is_empty() {
         return refuse(ErrorKind::Busy, "the journal has a user".to_owned());
     }

@@ -82,6 +82,12 @@ pub fn format_journal(device: &SharedDevice, options: &JournalOptions) -> Result
     let uuid = options
         .uuid
         .unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes());
+    if uuid == [0; 16] {
+        return Err(MkfsError::option(
+            "-U",
+            "volumes name a journal by its UUID, which is not nil",
+        ));
+    }
     let made = JournalDevice::new(block_bytes, blocks as u32, uuid, label, options.now)?;
     let unit = u64::from(device.geometry().logical_block_bytes);
     let mut head = made.to_head();

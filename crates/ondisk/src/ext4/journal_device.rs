@@ -72,6 +72,13 @@ impl JournalDevice {
                 found: journal.block_size,
             });
         }
+        // The log does not hold the superblocks.
+        if u64::from(journal.first) <= head_offset(block_size) / u64::from(block_size) {
+            return Err(FormatError::JournalFirst {
+                found: journal.first,
+                end: journal.log_end,
+            });
+        }
         let users = journal.raw.nr_users.get();
         if users as usize > USERS_MAX {
             return Err(FormatError::JournalUsers {
@@ -225,6 +232,12 @@ mod tests {
         head[4096 + 0x43] = 49;
         let users = JournalDevice::parse(&head, 8 << 20);
         assert!(matches!(users, Err(FormatError::JournalUsers { .. })));
+        for first in [0, 1] {
+            let mut early = device.to_head();
+            early[4096 + 0x14..4096 + 0x18].copy_from_slice(&u32::to_be_bytes(first));
+            let early = JournalDevice::parse(&early, 8 << 20);
+            assert!(matches!(early, Err(FormatError::JournalFirst { .. })));
+        }
         head[1024 + 0x60] = 0;
         let none = JournalDevice::parse(&head, 8 << 20);
         assert!(matches!(none, Err(FormatError::SuperNotJournalDevice)));
