@@ -1,14 +1,16 @@
 //! A device that fails at any moment of a growth: the image file, cut as [`reshape::file_bytes`] says, holds a volume that opens with all its files.
 
 use blockwright::device::{BlockDevice, MemoryDevice, SharedDevice};
-use blockwright::reshape::{self, Mode};
+use blockwright::reshape::{self, Mode, Phase, Watch};
 use blockwright::{Error, ErrorKind, Format, Volume, VolumeBuilder};
-use blockwright_device::FaultyDevice;
 use blockwright_device::sim::faulty::{Fault, Ops, Rule};
+use blockwright_device::{CountingDevice, FaultyDevice};
 use blockwright_test_support::testing::{have, run_ok};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const MIB: u64 = 1 << 20;
 
@@ -188,4 +190,68 @@ fn no_error_cuts_a_volume() {
         reshape::file_bytes(&text, 512, None, Some(MIB), Err(refused)),
         512
     );
+}
+
+/// A volume of 400 MiB that was not closed, with 60 MiB behind the first 200.
+fn dirty(image: &Path) -> MemoryDevice {
+    VolumeBuilder::new()
+        .size(400 * MIB)
+        .create(image)
+        .expect("made");
+    let memory = Arc::new(MemoryDevice::load(image).expect("loaded"));
+    let volume = Volume::open_device(Arc::clone(&memory) as SharedDevice).expect("opened");
+    for (name, bytes) in [("/gone", 200 * MIB), ("/kept", 60 * MIB)] {
+        let bytes = vec![7; bytes as usize];
+        volume.write(name, bytes).expect("written");
+        volume.sync().expect("synced");
+    }
+    volume.remove_file("/gone").expect("removed");
+    volume.sync().expect("synced");
+    memory.save(image).expect("saved");
+    volume.close().expect("closed");
+    MemoryDevice::load(image).expect("loaded")
+}
+
+/// What is tried in memory before the journal is replayed does not copy the contents of files.
+#[test]
+fn a_volume_that_was_not_closed_is_shrunk_without_its_contents_in_memory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let counting = Arc::new(CountingDevice::new(Arc::new(dirty(
+        &dir.path().join("image"),
+    ))));
+    let device: SharedDevice = Arc::clone(&counting) as SharedDevice;
+    let copied = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&copied);
+    let watch = Watch::new(move |progress| {
+        if progress.phase == Phase::Data {
+            let stats = counting.stats();
+            assert!(stats.writes.requests > 0, "contents are copied in memory");
+            seen.fetch_max(progress.total, Ordering::Relaxed);
+        }
+        ControlFlow::Continue(())
+    });
+    reshape::resize_watched(&device, 100 * MIB, Mode::Change, &watch).expect("smaller");
+    assert!(copied.load(Ordering::Relaxed) > 20 * MIB);
+    let volume = Volume::open_device(device).expect("opened");
+    let kept = volume.read("/kept").expect("read");
+    assert!(kept == vec![7; 60 << 20], "a file differs");
+    volume.close().expect("closed");
+}
+
+/// A refusal that comes before the journal is replayed gives the file its length back.
+#[test]
+fn a_refusal_before_the_replay_cuts_the_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = dir.path().join("image");
+    drop(dirty(&image));
+    set_len(&image, 500 * MIB);
+    let memory = Arc::new(MemoryDevice::load(&image).expect("loaded"));
+    let counting = Arc::new(CountingDevice::new(memory));
+    let device: SharedDevice = Arc::clone(&counting) as SharedDevice;
+    let resized = reshape::resize(&device, 40 * MIB, Mode::Change);
+    let error = resized.as_ref().expect_err("too small");
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert_eq!(counting.stats().writes.requests, 0);
+    let length = reshape::file_bytes(&device, 400 * MIB, None, None, resized.as_ref());
+    assert_eq!(length, 400 * MIB);
 }
