@@ -171,6 +171,61 @@ fn it_is_attached_and_detached_as_tune2fs_does() {
     }
 }
 
+/// A change of the UUID that fails between the two devices is made by the same command, and by one with yet another UUID.
+#[test]
+fn a_uuid_is_changed_after_either_device_has_failed() {
+    use blockwright_device::FaultyDevice;
+    use blockwright_device::sim::faulty::{Fault, Ops, Rule};
+    if !have_tools() {
+        return;
+    }
+    let dir = scratch();
+    let files = tree(dir.path());
+    for (volume_fails, again) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
+        let (image, log) = (dir.path().join("image"), journal(dir.path(), "log", "1024"));
+        mke2fs(&image, BARE, "40M", &files);
+        apply(&image, "has_journal", &log).expect("attached");
+        let failing = |path: &Path, fails: bool| -> SharedDevice {
+            let faulty = FaultyDevice::new(device(path), 1);
+            if fails {
+                faulty.add(Rule::new(Ops::WRITE, Fault::Errno(5)).always());
+            }
+            Arc::new(faulty)
+        };
+        let uuid = |device: SharedDevice, n: u8| Settings {
+            uuid: Some([n; 16]),
+            journal: Some(ExternalJournal { device, number: 0 }),
+            ..Settings::default()
+        };
+        let cut = uuid(failing(&log, !volume_fails), 1);
+        set(&failing(&image, volume_fails), &cut, &Watch::default()).expect_err("a device failed");
+        drop(cut);
+        clean(&image, Some(&log), "between");
+        let rest = uuid(device(&log), again);
+        set(&device(&image), &rest, &Watch::default()).expect("set");
+        drop(rest);
+        clean(&image, Some(&log), "changed");
+        assert_eq!(users(&log), field(&image, "Filesystem UUID"));
+    }
+}
+
+/// A volume that its journal lists by another UUID, as a change of it leaves it that ended between the two, is detached, and the journal is free.
+#[test]
+fn the_only_user_is_the_volume() {
+    if !have_tools() {
+        return;
+    }
+    let dir = scratch();
+    let files = tree(dir.path());
+    let (image, log) = (dir.path().join("image"), journal(dir.path(), "log", "1024"));
+    mke2fs(&image, BARE, "40M", &files);
+    apply(&image, "has_journal", &log).expect("attached");
+    external(&log).list([9; 16]).expect("listed");
+    apply(&image, "^has_journal", &log).expect("detached");
+    assert_eq!(count_users(&log), 0);
+    clean(&image, None, "detached");
+}
+
 #[test]
 fn tune2fs_and_the_kernel_agree() {
     if !have_tools() || !have_loops() {

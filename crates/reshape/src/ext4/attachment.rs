@@ -5,6 +5,10 @@
 //! journal lists the volume no more. So a volume never names a journal that does not list it. In between, the journal lists a volume that does not name it: the same
 //! change, made again, ends it.
 //!
+//! Another UUID: the journal lists the new one; flush; the volume gets it. In between, the volume is not in the list, which neither the kernel nor e2fsck looks at. The journal
+//! has one user at every moment, because the kernel mounts no volume whose journal has two. So the only user of a journal that the superblock names is this volume, whatever its
+//! UUID is.
+//!
 //! Reference: kernel documentation, "ext4 Data Structures: Journal (jbd2)", external journal.
 
 use blockwright_ondisk::ext4::Compat;
@@ -35,6 +39,12 @@ impl Volume {
                 "{} is the journal of the volume with UUID {}",
                 journal.device.name(),
                 Uuid::from_bytes(other)
+            )));
+        }
+        if found.uuid() == [0; 16] {
+            return Err(ReshapeError::Unsupported(format!(
+                "{} has no UUID by which a volume could name it",
+                journal.device.name()
             )));
         }
         if found.journal.start.is_some() {
@@ -71,14 +81,20 @@ impl Volume {
     /// # Errors
     /// Those of [`Log::open`].
     pub fn detach_journal(&mut self) -> Result<()> {
+        // It is the one that the superblock names.
         Log::open(self)?;
+        let journal = self.named_journal()?;
+        let mut found = journal.read()?;
         self.name_journal(None);
         let mut features = self.sb.raw.features();
         features.compat.remove(Compat::FAST_COMMIT);
         self.sb.raw.set_features(features);
         self.follow()?;
         self.commit_super()?;
-        self.forget_in_journal(self.sb.raw.uuid)
+        match found.users().len() {
+            1 => journal.write_users(&mut found, &[]),
+            _ => self.forget_in_journal(self.sb.raw.uuid),
+        }
     }
 
     /// Takes a volume out of the list of the journal that the caller has named.
@@ -97,14 +113,19 @@ impl Volume {
         }
     }
 
-    /// Whether the journal that the caller has named lists the volume by its UUID, or will by this one.
+    /// Whether the journal that the caller has named lists the volume by its UUID, or will by this one. The only user of the journal that the superblock names is the
+    /// volume.
     ///
     /// # Errors
     /// `Unsupported` when it lists another volume.
     pub fn check_listed(&self, uuid: [u8; 16]) -> Result<()> {
         let journal = self.named_journal()?;
         let own = self.committed.uuid;
-        let users = journal.read()?.users();
+        let found = journal.read()?;
+        let users = found.users();
+        if users.len() == 1 && found.uuid() == self.committed.journal_uuid {
+            return Ok(());
+        }
         match users.into_iter().find(|user| *user != own && *user != uuid) {
             None => Ok(()),
             Some(other) => Err(ReshapeError::Unsupported(format!(
@@ -115,7 +136,7 @@ impl Volume {
         }
     }
 
-    /// Has the journal list the volume by the UUID that it has now.
+    /// Has the journal list the volume by the UUID that it will have.
     ///
     /// # Errors
     /// As [`ExternalJournal::read`].

@@ -170,9 +170,15 @@ fn apply(volume: &mut Volume, plan: &Plan) -> Result<()> {
         let mut log = volume.log_for(volume.sb.geo.desc_blocks as usize + 2)?;
         volume.follow()?;
         volume.stage_descs()?;
+        if plan.list_in_journal {
+            volume.list_in_journal()?;
+        }
         volume.commit_through(&mut log, Order::Log)?;
     } else {
         volume.follow()?;
+        if plan.list_in_journal {
+            volume.list_in_journal()?;
+        }
         volume.commit_super()?;
     }
     for step in &plan.steps {
@@ -206,9 +212,6 @@ fn apply(volume: &mut Volume, plan: &Plan) -> Result<()> {
         volume.sb.raw.set_features(features);
         volume.follow()?;
         volume.commit_super()?;
-    }
-    if plan.list_in_journal {
-        volume.list_in_journal()?;
     }
     if let Some(uuid) = plan.forget_in_journal {
         volume.forget_in_journal(uuid)?;
