@@ -217,10 +217,10 @@ impl Volume {
     /// Gives the volume another journal of this many blocks in place of its own, which must be empty.
     ///
     /// # Errors
-    /// `NoSpace`: the volume has a journal of the old size, somewhere. One on another device is not replaced.
+    /// `NoSpace`: the volume has a journal of the old size, somewhere. `Unsupported`: one on another device is not replaced.
     pub fn replace_journal(&mut self, blocks: u64) -> Result<()> {
         if let Some(log) = Log::open(self)?.filter(Log::is_elsewhere) {
-            return Err(ReshapeError::NoSpace(format!(
+            return Err(ReshapeError::Unsupported(format!(
                 "the change needs a journal of {blocks} blocks, and the one on another device has {}: detach it first (features=^has_journal)",
                 log.len()
             )));

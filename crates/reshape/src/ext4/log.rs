@@ -176,11 +176,16 @@ impl Log {
         images: impl ExactSizeIterator<Item = (u64, &'b [u8])>,
     ) -> Result<()> {
         if !self.fits(images.len()) {
-            return Err(ReshapeError::NoSpace(format!(
+            let what = format!(
                 "the journal of {} blocks is too small for a transaction of {} blocks",
                 self.len(),
                 self.needed(images.len())
-            )));
+            );
+            // More room on the volume would not help.
+            return Err(match self.is_elsewhere() {
+                true => ReshapeError::Unsupported(what),
+                false => ReshapeError::NoSpace(what),
+            });
         }
         let too_high =
             || ReshapeError::Unsupported("block numbers do not fit into the journal".into());
