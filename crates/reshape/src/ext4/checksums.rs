@@ -283,7 +283,8 @@ impl Volume {
             let count = u64::from(used.div_ceil(geo.inodes_per_block));
             let first = desc.inode_table.0;
             let mut table = self.disk.read_run(first, count, "inode table")?;
-            let mut changed = false;
+            // Only those blocks are written: a rehearsal keeps them in memory.
+            let mut changed = vec![false; count as usize];
             for (index, raw) in table.chunks_exact_mut(size).enumerate() {
                 if index as u32 >= used || raw.iter().all(|byte| *byte == 0) {
                     continue;
@@ -291,6 +292,7 @@ impl Volume {
                 let ino = geo.ino_at(group, index as u32).ok_or_else(|| {
                     ReshapeError::Damaged(format!("group {group} has too many inodes"))
                 })?;
+                let before = raw.to_vec();
                 if on {
                     inode::set_checksum(raw, geo, ino)?;
                 } else {
@@ -299,11 +301,12 @@ impl Volume {
                         raw[INODE_CHECKSUM_HI_OFFSET..INODE_CHECKSUM_HI_OFFSET + 2].fill(0);
                     }
                 }
-                changed = true;
+                changed[index / geo.inodes_per_block as usize] |= raw != before;
             }
-            if changed {
-                self.disk.write_now(first, &table, "inode table")?;
-            }
+            let blocks = (first..).zip(table.chunks_exact(geo.block_len()));
+            let blocks = blocks.zip(&changed).filter(|(_, changed)| **changed);
+            self.disk
+                .write_all(blocks.map(|(block, _)| block), "inode table")?;
         }
         Ok(())
     }
