@@ -19,7 +19,8 @@
 //! could otherwise bring the old file back into an inode that a new one already uses.
 
 use super::Allocator;
-use super::groups::{Group, GroupState, Groups, bit, clear_bits, first_other, set_bits};
+use super::bits::{bit, clear_bits, first_other, set_bits};
+use super::groups::{Group, GroupState, Groups};
 use crate::growing::Growing;
 use crate::journal::Handle;
 use crate::journal::buffer::BlockKind;

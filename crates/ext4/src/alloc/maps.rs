@@ -4,7 +4,8 @@
 //! The group's, which the caller's state is proof of; `loaded` for a moment, other groups by trying only.
 
 use super::{Allocator, FreeMap};
-use crate::alloc::groups::{Group, GroupState, first_other};
+use crate::alloc::bits::first_other;
+use crate::alloc::groups::{Group, GroupState};
 use crate::journal::buffer::BlockKind;
 use crate::{ErrorKind, Result};
 use blockwright_ondisk::ext4::GroupNo;

@@ -5,7 +5,8 @@
 //! blocks that the old file still owns after a crash.
 
 use super::{Allocator, Run, Shared, split_by_group};
-use crate::alloc::groups::{Group, clear_bits, first_other, set_bits};
+use crate::alloc::bits::{clear_bits, first_other, set_bits};
+use crate::alloc::groups::Group;
 use crate::journal::Handle;
 use crate::journal::buffer::BlockKind;
 use crate::{Error, Result};

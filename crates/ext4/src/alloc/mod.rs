@@ -25,6 +25,7 @@
 //! # Crash order
 //! Bits are set in the handle that makes blocks reachable. Freed blocks stay unusable until their transaction is durable.
 
+pub(crate) mod bits;
 mod counters;
 mod freemap;
 pub(crate) mod groups;

@@ -3,7 +3,7 @@
 //! It owns one bit per inode and nothing else. A program that creates and deletes files in turn leaves thousands of them until the
 //! next commit, and each allocation has to pass over all of them. So the search takes 64 at a time, as in the inode bitmap.
 
-use super::groups::{clear_bits, first_clear, set_bits};
+use super::bits::{clear_bits, first_clear, set_bits};
 
 /// Inodes, by index in their group, that were freed in a transaction that has not committed.
 #[derive(Default)]

@@ -14,7 +14,7 @@
 //! finishes). Quota usage is counted anew at the end (`recovery::quota_recount`).
 
 use super::Recovery;
-use crate::alloc::groups::{bit, clear_bits, set_bits};
+use crate::alloc::bits::{bit, clear_bits, set_bits};
 use crate::inode::{Purpose, disk_kind, empty_extent_root, ext4};
 use crate::journal::buffer::BlockKind;
 use crate::journal::fast_commit::Operation;
