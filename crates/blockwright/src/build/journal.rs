@@ -45,6 +45,25 @@ pub(super) fn name_in(options: &mut FormatOptions, journal: &ExternalJournal) ->
     Ok(())
 }
 
+/// Writes a volume that names a journal. The journal lists it first, because a volume names no journal that does not list it. When the volume cannot be
+/// written, the journal lists none again, and serves another try.
+pub(super) fn listing<T>(
+    journal: Option<&ExternalJournal>,
+    uuid: [u8; 16],
+    write: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let Some(journal) = journal else {
+        return write();
+    };
+    journal.list(uuid)?;
+    let written = write();
+    if written.is_err() {
+        // The first error is the one to tell.
+        let _already_failing = journal.unlist();
+    }
+    written
+}
+
 /// Properties of a journal device that was made.
 #[derive(Clone, Debug)]
 pub struct JournalReport {
@@ -146,43 +165,49 @@ impl JournalBuilder {
     /// As [`JournalBuilder::create_on`]; `Invalid` for a new image without a size.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<JournalReport> {
         let path = path.as_ref();
-        let at = |e: Error| e.at(path);
-        let is_plain = match std::fs::metadata(path) {
-            Ok(meta) => meta.is_file() && detect_file(path) == container::Format::Raw,
-            Err(e) => {
-                e.kind() == std::io::ErrorKind::NotFound
-                    && blockwright_disk::Place::of(path).part.is_none()
-                    && blockwright_device::NbdAddress::parse(path).is_none()
+        let made = match std::fs::metadata(path) {
+            Ok(meta) if meta.is_file() && detect_file(path) == container::Format::Raw => {
+                self.replace(path)
             }
+            Err(e)
+                if e.kind() == std::io::ErrorKind::NotFound
+                    && blockwright_disk::Place::of(path).part.is_none()
+                    && blockwright_device::NbdAddress::parse(path).is_none() =>
+            {
+                self.create_new(path)
+            }
+            _ => blockwright_disk::open(path, building_mode())
+                .map_err(Error::from)
+                .and_then(|device| self.create_on(&device)),
         };
-        if !is_plain {
-            let device = blockwright_disk::open(path, building_mode());
-            return device
-                .map_err(|e| at(e.into()))
-                .and_then(|device| self.create_on(&device).map_err(at));
-        }
-        let is_new = !path.exists();
-        let made = self.create_in_file(path);
-        if made.is_err() && is_new {
+        made.map_err(|e| e.at(path))
+    }
+
+    fn create_new(&self, path: &Path) -> Result<JournalReport> {
+        let Some(bytes) = self.options.bytes else {
+            return Err(Error::new(ErrorKind::Invalid, "a new image needs a size"));
+        };
+        let device = HostDevice::create_with(path, bytes, building_mode())?;
+        let made = self.create_on(&device);
+        drop(device);
+        if made.is_err() {
             // The first error is the one to tell.
             let _already_failing = std::fs::remove_file(path);
         }
-        made.map_err(at)
+        made
     }
 
-    fn create_in_file(&self, path: &Path) -> Result<JournalReport> {
-        let file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
-        let bytes = self.options.bytes.unwrap_or(file.metadata()?.len());
-        if bytes == 0 {
-            return Err(Error::new(ErrorKind::Invalid, "a new image needs a size"));
+    /// Makes the journal in an image, which becomes longer when the size asks for it. One that is in use stays as it is.
+    fn replace(&self, path: &Path) -> Result<JournalReport> {
+        let device = HostDevice::open(path, building_mode())?;
+        let asked = self.options.bytes.unwrap_or(0);
+        if asked <= device.geometry().bytes {
+            return self.create_on(&device);
         }
-        if file.metadata()?.len() < bytes {
-            file.set_len(bytes)?;
-        }
+        let file = std::fs::OpenOptions::new().write(true).open(path);
+        file.and_then(|file| file.set_len(asked))?;
+        // A device knows the size it was opened with.
+        drop(device);
         let device = HostDevice::open(path, building_mode())?;
         self.create_on(&device)
     }

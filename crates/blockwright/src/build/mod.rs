@@ -654,11 +654,9 @@ impl VolumeBuilder {
             }),
             Progress::Metadata => (self.progress)(&BuildProgress::Finishing),
         };
-        if let Some(journal) = &self.journal {
-            // First: a volume names no journal that does not list it.
-            journal.list(report.uuid)?;
-        }
-        plan.write(device, &tree.tree, &TreeData(&tree.data), &tell)?;
+        journal::listing(self.journal.as_ref(), report.uuid, || {
+            Ok(plan.write(device, &tree.tree, &TreeData(&tree.data), &tell)?)
+        })?;
         Ok(report)
     }
 

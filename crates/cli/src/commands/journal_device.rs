@@ -78,7 +78,10 @@ pub fn make(args: &MkfsArgs) -> Result<()> {
     if !args.image.exists() {
         refuse_among_devices(&args.image)?;
     }
-    let made = builder.create(&args.image).at(args.image.display())?;
+    let new = crate::interrupt::remove_new_output(&args.image)?;
+    let made = builder.create(&args.image);
+    new.keep();
+    let made = made.at(args.image.display())?;
     if args.quiet && !args.json {
         return Ok(());
     }

@@ -56,6 +56,15 @@ impl ExternalJournal {
         self.write_users(&mut found, &[volume])
     }
 
+    /// Has it list no user: the volume for which it was listed could not be made.
+    ///
+    /// # Errors
+    /// As [`ExternalJournal::list`].
+    pub fn unlist(&self) -> Result<()> {
+        let mut found = self.read()?;
+        self.write_users(&mut found, &[])
+    }
+
     /// Stores the list of users. It lies, with its count, in one sector.
     pub(crate) fn write_users(&self, found: &mut JournalDevice, users: &[[u8; 16]]) -> Result<()> {
         found.set_users(users)?;
