@@ -11,6 +11,7 @@ mod machine;
 mod metadata;
 mod peers;
 mod report;
+mod resizing;
 mod rivals;
 mod runner;
 mod stats;
@@ -29,7 +30,7 @@ use std::process::ExitCode;
 #[derive(Parser, Debug)]
 #[command(name = "blockwright-bench")]
 struct Args {
-    /// What to measure: mkfs, mount, all (both), write-path, or peers
+    /// What to measure: mkfs, mount, resize, all (these three), write-path, or peers
     #[arg(default_value = "all")]
     what: String,
     /// For the child that touches memory before a run
@@ -183,9 +184,12 @@ fn run(args: &Args) -> Result<(), String> {
     if ["all", "mount"].contains(&args.what.as_str()) {
         tables.extend(workloads::mount(&setting)?);
     }
+    if ["all", "resize"].contains(&args.what.as_str()) {
+        tables.extend(resizing::measure(&setting)?);
+    }
     if tables.is_empty() {
         return Err(format!(
-            "nothing is called `{}`: mkfs, mount, all, write-path or peers",
+            "nothing is called `{}`: mkfs, mount, resize, all, write-path or peers",
             args.what
         ));
     }

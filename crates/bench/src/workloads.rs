@@ -33,7 +33,8 @@ pub struct Setting {
 }
 
 impl Setting {
-    fn wanted(&self, name: &str) -> bool {
+    /// Whether the user asked for this workload.
+    pub fn wanted(&self, name: &str) -> bool {
         self.only.as_deref().is_none_or(|part| name.contains(part))
     }
 }
@@ -50,8 +51,8 @@ fn sync_file(path: &Path) -> Result<(), String> {
         .map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// A program that makes an image of a tree, and how it is called.
-type Maker<'a> = (&'static str, Box<dyn Fn() -> Result<(), String> + 'a>);
+/// A program that makes or changes an image, and how it is called.
+pub type Maker<'a> = (&'static str, Box<dyn Fn() -> Result<(), String> + 'a>);
 
 /// `mkfs --from DIR` beside `mke2fs -d DIR`, and mounting in the kernel and `cp -a`; for f2fs beside `mkfs.f2fs` and `sload.f2fs`.
 pub fn mkfs(setting: &Setting) -> Result<Vec<Table>, String> {
@@ -110,7 +111,11 @@ pub fn mkfs(setting: &Setting) -> Result<Vec<Table>, String> {
                 makers.push(("mke2fs, kernel mount, cp -a, umount", Box::new(by_kernel)));
             }
             let check = || run(Command::new("e2fsck").arg("-fn").arg(&image));
-            tables.push(made(setting, ext4, real, &image, &makers, check)?);
+            let amount = Some((real as f64 / 1e6, "MB"));
+            let before = || removed(&image);
+            tables.push(in_turn(
+                setting, ext4, amount, &image, &makers, before, check,
+            )?);
         }
         if setting.wanted(&f2fs) {
             let mut makers: Vec<Maker<'_>> =
@@ -131,20 +136,35 @@ pub fn mkfs(setting: &Setting) -> Result<Vec<Table>, String> {
                 eprintln!("f2fs-tools are not installed: left out");
             }
             let check = || run(Command::new("fsck.f2fs").arg("--dry-run").arg(&image));
-            tables.push(made(setting, f2fs, real, &image, &makers, check)?);
+            let amount = Some((real as f64 / 1e6, "MB"));
+            let before = || removed(&image);
+            tables.push(in_turn(
+                setting, f2fs, amount, &image, &makers, before, check,
+            )?);
         }
     }
     let _ = fs::remove_file(&image);
     Ok(tables)
 }
 
-/// Has all makers make their image in turn, round by round, each with an fsync of it; `check` looks at the first one's first.
-fn made(
+fn removed(image: &Path) -> Result<(), String> {
+    match fs::remove_file(image) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{}: {e}", image.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Has all programs do their work on the image in turn, round by round, each with an fsync of it. `before` prepares the image
+/// for each, without being timed; `check` looks at the first one's first result.
+pub fn in_turn(
     setting: &Setting,
     name: String,
-    bytes: u64,
+    amount: Option<(f64, &'static str)>,
     image: &Path,
     makers: &[Maker<'_>],
+    before: impl Fn() -> Result<(), String>,
     check: impl Fn() -> Result<(), String>,
 ) -> Result<Table, String> {
     let mut seconds: Vec<(String, Vec<f64>)> = makers
@@ -154,7 +174,7 @@ fn made(
     for round in 0..setting.rounds {
         eprintln!("{name}: round {} of {}", round + 1, setting.rounds);
         for (k, (_, make)) in makers.iter().enumerate() {
-            let _ = fs::remove_file(image);
+            before()?;
             sync_all();
             runner::touch(setting.touch_bytes)?;
             seconds[k].1.push(timed(|| {
@@ -168,7 +188,7 @@ fn made(
     }
     Ok(Table {
         name,
-        amount: Some((bytes as f64 / 1e6, "MB")),
+        amount,
         seconds,
     })
 }
