@@ -46,6 +46,7 @@ mod batch;
 mod buffer;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod copying;
 mod counting;
 mod heap;
 pub mod host;
@@ -70,6 +71,7 @@ mod zeroing;
 
 pub use batch::WriteBatch;
 pub use buffer::{AlignedBuf, IoSlice};
+pub use copying::CopyBatch;
 pub use counting::{CountingDevice, DeviceStats, OpCount};
 pub use heap::{limit_arenas, trim_heap};
 #[cfg(all(feature = "uring", target_os = "linux"))]

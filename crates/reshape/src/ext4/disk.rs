@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use blockwright_device::{DevOffset, Flags, SharedDevice};
+use blockwright_device::{CopyBatch, DevOffset, Flags, SharedDevice};
 
 use crate::error::{ReshapeError, Result};
 use crate::watch::Watch;
@@ -112,6 +112,34 @@ impl Disk {
             out[at..at + self.block_size].copy_from_slice(bytes);
         }
         Ok(out)
+    }
+
+    /// An empty batch of copies between blocks that nothing changes meanwhile, see [`Disk::copy`].
+    pub fn copies(&self) -> CopyBatch {
+        CopyBatch::new(&self.device)
+    }
+
+    /// Orders a copy to blocks that nothing refers to yet; a hole is made at once. `Ok` of the batch's `finish` means that it is made.
+    pub fn copy(
+        &self,
+        batch: &mut CopyBatch,
+        from: u64,
+        to: u64,
+        count: u64,
+        what: &'static str,
+    ) -> Result<()> {
+        if self.is_hole(from, count) {
+            return self.zero_now(to, count, what);
+        }
+        let size = self.block_size as u64;
+        let unit = u64::from(self.device.geometry().logical_block_bytes).max(1);
+        let is_staged = self.staged.range(from..from + count).next().is_some();
+        if size.is_multiple_of(unit) && !is_staged {
+            batch.push(DevOffset(from * size), DevOffset(to * size), count * size);
+            return Ok(());
+        }
+        let bytes = self.read_run(from, count, what)?;
+        self.write_now(to, &bytes, what)
     }
 
     /// Changes a block, in memory.

@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use blockwright_device::CopyBatch;
 use blockwright_ondisk::ext4::extent::{
     self, Extent, ExtentIndex, MAX_DEPTH, ROOT_ENTRIES, max_entries, write_inner, write_leaf,
 };
@@ -139,6 +140,8 @@ struct Mover<'v> {
     to_copy: u64,
     /// The progress is told again when so many are copied.
     tell_at: u64,
+    /// Copies that are ordered; made before the transaction that has the files refer to them.
+    copies: CopyBatch,
     /// The bytes that are copied are read by nothing: a rehearsal, and the contents of a file.
     elides: bool,
 }
@@ -159,6 +162,7 @@ pub(super) fn shrink(volume: &mut Volume, target: &Superblock) -> Result<()> {
     let log =
         Log::open(volume)?.ok_or_else(|| ReshapeError::Damaged("there is no journal".into()))?;
     let free = Free::new(volume, 0..end)?;
+    let copies = volume.disk.copies();
     let mut mover = Mover {
         volume,
         log,
@@ -168,6 +172,7 @@ pub(super) fn shrink(volume: &mut Volume, target: &Superblock) -> Result<()> {
         copied: 0,
         to_copy: doomed.blocks,
         tell_at: 0,
+        copies,
         elides: false,
     };
     for (block, owners) in &doomed.attributes {
@@ -348,6 +353,7 @@ impl Mover<'_> {
         self.marks.push((start, len, false));
     }
 
+    /// Orders a copy. See [`Mover::finish_copies`].
     fn copy(&mut self, from: u64, to: u64, len: u64) -> Result<()> {
         let disk = &self.volume.disk;
         let block = disk.block_len() as u64;
@@ -361,13 +367,9 @@ impl Mover<'_> {
                 self.tell_at = self.copied + piece;
             }
             let count = piece.min(len - at);
-            if self.elides {
-                // Planned only.
-            } else if disk.is_hole(from + at, count) {
-                disk.zero_now(to + at, count, WHAT)?;
-            } else {
-                let bytes = disk.read_run(from + at, count, WHAT)?;
-                disk.write_now(to + at, &bytes, WHAT)?;
+            // Otherwise it is planned only.
+            if !self.elides {
+                disk.copy(&mut self.copies, from + at, to + at, count, WHAT)?;
             }
             at += count;
             self.copied += count;
@@ -388,7 +390,13 @@ impl Mover<'_> {
         Ok(())
     }
 
+    /// Makes the copies that are ordered.
+    fn finish_copies(&mut self) -> Result<()> {
+        self.copies.finish().map_err(ReshapeError::device(WHAT))
+    }
+
     fn commit(&mut self) -> Result<()> {
+        self.finish_copies()?;
         commit_marks(self.volume, &mut self.log, &mut self.marks)
     }
 
@@ -422,6 +430,7 @@ impl Mover<'_> {
         }
         self.elides = false;
         if is_orphans {
+            self.finish_copies()?;
             self.orphan_tails(ino, &inode)?;
         }
         self.volume.stage_inode(ino, Some(&inode))
