@@ -655,7 +655,7 @@ impl VolumeBuilder {
             Progress::Metadata => (self.progress)(&BuildProgress::Finishing),
         };
         journal::listing(self.journal.as_ref(), report.uuid, || {
-            Ok(plan.write(device, &tree.tree, &TreeData(&tree.data), &tell)?)
+            plan.write(device, &tree.tree, &TreeData(&tree.data), &tell)
         })?;
         Ok(report)
     }
