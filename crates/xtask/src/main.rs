@@ -68,16 +68,9 @@ fn main() -> ExitCode {
     let rest = args.get(1..).unwrap_or_default();
     match args.first().map(String::as_str) {
         Some("check") => check::run(),
-        // Fuzzing first: the count of tests is what a run ends with.
-        Some("test") if rest.is_empty() => {
-            let fuzzed = fuzz::run_short();
-            test::run(rest, fuzzed)
-        }
-        Some("test") => test::run(rest, fuzz::Fuzzed::default()),
-        Some("interop") => test::run(
-            &["--test".into(), "interop".into()],
-            fuzz::Fuzzed::default(),
-        ),
+        Some("test") if rest.is_empty() => test::run(rest, fuzz::run_short),
+        Some("test") => test::run(rest, fuzz::Fuzzed::default),
+        Some("interop") => test::run(&["--test".into(), "interop".into()], fuzz::Fuzzed::default),
         Some("crash") if rest.first().is_some_and(|a| a == "ace") => tools::cargo(
             &[
                 "run",
@@ -105,7 +98,7 @@ fn main() -> ExitCode {
         ),
         Some("crash") => test::run(
             &["-p".into(), "blockwright-crash".into()],
-            fuzz::Fuzzed::default(),
+            fuzz::Fuzzed::default,
         ),
         Some("fuzz") => fuzz::run(rest),
         Some("boot") => boot::run(),

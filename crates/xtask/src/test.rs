@@ -7,6 +7,7 @@ use crate::tools::{cargo_path, install_suites, tools_dir};
 use crate::workspace;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Sums of the `test result:` lines of all test programs, and of the guard's.
@@ -84,10 +85,16 @@ fn runner() -> Option<String> {
     ))
 }
 
-/// Runs `cargo test` over the workspace (or what `args` select). The count at the end includes `fuzzed`, a target as a
-/// test. Before it the failures are repeated: the last lines are all that some readers of a log see.
-pub(crate) fn run(args: &[String], fuzzed: Fuzzed) -> ExitCode {
-    if let Err(e) = install_suites() {
+/// Runs `fuzz`, and then `cargo test` over the workspace (or what `args` select). The count at the end includes what was
+/// fuzzed, a target as a test. Before it the failures are repeated: the last lines are all that some readers of a log see.
+pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
+    // Side by side: much of the instrumented build is one crate after another, and leaves a processor idle.
+    let (fuzzed, suites) = thread::scope(|scope| {
+        let suites = scope.spawn(install_suites);
+        (fuzz(), suites.join())
+    });
+    let suites = suites.unwrap_or_else(|_| Err("installing the suites panicked".to_owned()));
+    if let Err(e) = suites {
         if std::env::var_os("CI").is_some() {
             eprintln!("xtask test: {e}");
             return ExitCode::FAILURE;

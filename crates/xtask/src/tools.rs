@@ -85,7 +85,8 @@ pub(crate) fn tools_dir() -> PathBuf {
     workspace().join("target/tools")
 }
 
-/// Test suites that other people keep, and the generator of the C header, installed once into `target/tools`.
+/// Test suites that other people keep, and the generator of the C header, installed once into `target/tools`. What they do
+/// is mostly the kernel's work, so they are compiled quickly and not to run fast.
 const SUITES: [(&str, &str); 3] = [
     ("pjdfstest", "0.2.2"),
     ("fsx", "0.3.2"),
@@ -97,13 +98,21 @@ const SUITES: [(&str, &str); 3] = [
 /// # Errors
 /// The name of the suite that could not be installed.
 pub(crate) fn install_suites() -> Result<(), String> {
+    // One folder for all three: they have crates in common.
+    let compiled = tools_dir().join("compiled");
     for (name, version) in SUITES {
         if tools_dir().join("bin").join(name).exists() {
             continue;
         }
         eprintln!("xtask: installing {name} {version}");
         let status = Command::new(cargo_path())
-            .args(["install", "--quiet", "--locked", "--root"])
+            .args(["install", "--quiet", "--locked"])
+            .args(["--config", "profile.release.opt-level=1"])
+            .args(["--config", "profile.release.lto=false"])
+            .args(["--config", "profile.release.codegen-units=16"])
+            .arg("--target-dir")
+            .arg(&compiled)
+            .arg("--root")
             .arg(tools_dir())
             .args(["--version", version, name])
             .current_dir(std::env::temp_dir())
@@ -113,5 +122,10 @@ pub(crate) fn install_suites() -> Result<(), String> {
             return Err(format!("{name}: cargo install failed"));
         }
     }
-    Ok(())
+    match std::fs::remove_dir_all(&compiled) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{}: {e}", compiled.display()))
+        }
+        _ => Ok(()),
+    }
 }
