@@ -99,8 +99,10 @@ pub fn resize_with_journal(
         }
         Format::F2fs => {
             refuse_journal(journal)?;
-            let device = reopened(device, mode)?;
-            Ok(f2fs::resize::resize(&device, bytes, mode, watch)?)
+            let change = |device: &SharedDevice, _: Option<&ExternalJournal>, mode| {
+                f2fs::resize::resize(device, bytes, mode, watch)
+            };
+            reopened(device, mode, &change)
         }
     }
 }
@@ -147,8 +149,10 @@ pub fn resize_to_minimum_with_journal(
         }
         Format::F2fs => {
             refuse_journal(journal)?;
-            let device = reopened(device, mode)?;
-            Ok(f2fs::resize::resize_to_minimum(&device, free, mode, watch)?)
+            let change = |device: &SharedDevice, _: Option<&ExternalJournal>, mode| {
+                f2fs::resize::resize_to_minimum(device, free, mode, watch)
+            };
+            reopened(device, mode, &change)
         }
     }
 }
@@ -157,7 +161,7 @@ pub fn resize_to_minimum_with_journal(
 ///
 /// # Errors
 /// `Invalid` and `Unsupported` for settings that are invalid or cannot be changed, `Busy` for a volume that must be checked first, `Corrupt`,
-/// `NoSpace`, `Io`. Of ext4, nothing was written but with `Io`: a part of the settings may be changed then.
+/// `NoSpace`, `Io`. Nothing was written but with `Io`: a part of the settings may be changed then.
 pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
     set_watched(device, settings, &Watch::default())
 }
@@ -185,7 +189,11 @@ pub fn set_watched(device: &SharedDevice, settings: &Settings, watch: &Watch) ->
         }
         Format::F2fs => {
             refuse_journal(settings.journal.as_ref())?;
-            Ok(f2fs::set(device, settings)?)
+            f2fs::set(device, settings).map_err(|e| match e {
+                // Between the copies of the superblock.
+                ReshapeError::Device { .. } => e.into(),
+                refused => Error::from(refused).before_any_change(),
+            })
         }
     }
 }
@@ -295,6 +303,19 @@ fn recovered<T>(
     if !waits || raw.state().contains(State::ERROR) {
         return Ok(change(device, journal, mode)?);
     }
+    // One that is to be attached is not the volume's yet.
+    let elsewhere = features.has_compat(Compat::HAS_JOURNAL) && raw.journal_inum.get() == 0;
+    after_replay(device, journal, elsewhere, mode, change)
+}
+
+/// Changes a volume behind a mount, which replays what waits. `elsewhere`: the journal is the volume's already.
+fn after_replay<T>(
+    device: &SharedDevice,
+    journal: Option<&ExternalJournal>,
+    elsewhere: bool,
+    mode: Mode,
+    change: Change<'_, T>,
+) -> Result<T> {
     let over =
         |device: &SharedDevice| -> SharedDevice { Arc::new(OverlayDevice::new(device.clone())) };
     let trial = over(device);
@@ -302,8 +323,6 @@ fn recovered<T>(
         device: over(&journal.device),
         ..journal.clone()
     });
-    // One that is to be attached is not the volume's yet.
-    let elsewhere = features.has_compat(Compat::HAS_JOURNAL) && raw.journal_inum.get() == 0;
     let replay = |device: SharedDevice, journal: Option<&ExternalJournal>| {
         open_and_close(device, journal.filter(|_| elsewhere))
     };
@@ -317,6 +336,7 @@ fn recovered<T>(
     if mode != Mode::Change {
         return Ok(changed);
     }
+    drop(trial);
     replay(device.clone(), journal)?;
     Ok(change(device, journal, mode)?)
 }
@@ -328,20 +348,16 @@ fn refuse_journal(journal: Option<&ExternalJournal>) -> Result<()> {
         Some(_) => Err(Error::new(
             ErrorKind::Invalid,
             "a journal device is named, and f2fs has no journal",
-        )),
+        )
+        .before_any_change()),
     }
 }
 
-/// The f2fs device after a mount: what was synced after the last checkpoint counts, and files without a name are gone. A clean checkpoint does not say that
-/// there is nothing to recover. In memory for a dry run.
-fn reopened(device: &SharedDevice, mode: Mode) -> Result<SharedDevice> {
-    f2fs::resize::refuse(device)?;
-    let device = match mode {
-        Mode::Change => device.clone(),
-        Mode::DryRun | Mode::Rehearsal => Arc::new(OverlayDevice::new(device.clone())),
-    };
-    open_and_close(device.clone(), None)?;
-    Ok(device)
+/// Changes an f2fs volume after a mount: what was synced after the last checkpoint counts, and files without a name are gone. A clean checkpoint does not say that
+/// there is nothing to recover.
+fn reopened<T>(device: &SharedDevice, mode: Mode, change: Change<'_, T>) -> Result<T> {
+    f2fs::resize::refuse(device).map_err(|e| Error::from(e).before_any_change())?;
+    after_replay(device, None, false, mode, change)
 }
 
 fn open_and_close(device: SharedDevice, journal: Option<&ExternalJournal>) -> Result<()> {

@@ -3,6 +3,8 @@
 
 mod crashes;
 mod linux;
+mod packs;
+mod refusals;
 
 use blockwright::device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
 use blockwright::reshape::{self, Mode, Parts, Resized};

@@ -1,6 +1,7 @@
 //! f2fs: label and UUID, and the size.
 //!
 //! # Parts, lowest first
+//! - `trial`: the blocks that a rehearsal has written, in memory.
 //! - `store`: the device in blocks.
 //! - `volume`: NAT, SIT, summaries and logs of a clean volume, and the checkpoint that commits changes of them.
 //! - `room`: blocks that may be written, as the committed checkpoint does not use them.
@@ -19,6 +20,7 @@ mod room;
 pub mod settings;
 mod store;
 mod switch;
+mod trial;
 mod volume;
 
 pub use settings::set;

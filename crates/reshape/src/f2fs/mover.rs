@@ -6,6 +6,9 @@
 //! Copies and changed nodes go to blocks that the committed checkpoint does not use (`room`), and count with the next checkpoint. A change that is
 //! interrupted leaves each file whole, some of them in new places.
 //!
+//! # Rehearsal
+//! Blocks of data are neither read nor copied then, as nothing looks into them.
+//!
 //! # Refused by name
 //! Files that are pinned: their owner may have noted where their blocks are.
 
@@ -35,6 +38,7 @@ const READ_NODES_MAX: usize = 4096;
 /// A node that has changed and has its new place.
 struct Changed {
     bytes: Vec<u8>,
+    from: BlockAddr,
     to: BlockAddr,
 }
 
@@ -139,7 +143,12 @@ impl Mover<'_> {
             .geo
             .segment_start(SegNo(seg))
             .ok_or_else(|| lost(format_args!("there is no segment {seg}")))?;
-        let bytes = self.volume.store.read(start, BLOCKS_PER_SEG, "segment")?;
+        // Nodes are read one by one.
+        let copies = !entry.log.is_node() && !self.volume.store.rehearses();
+        let bytes = match copies {
+            true => self.volume.store.read(start, BLOCKS_PER_SEG, "segment")?,
+            false => Vec::new(),
+        };
         for at in 0..BLOCKS_PER_SEG as u16 {
             let here = BlockAddr(start.0 + u32::from(at));
             let Some(owner) = summary.entries.get(usize::from(at)) else {
@@ -150,7 +159,7 @@ impl Mover<'_> {
                 if !self.volume.sit(seg).valid.get(at) {
                     break;
                 }
-                let block = &bytes[usize::from(at) * BLOCK_SIZE..][..BLOCK_SIZE];
+                let block = copies.then(|| &bytes[usize::from(at) * BLOCK_SIZE..][..BLOCK_SIZE]);
                 let step = if entry.log.is_node() {
                     self.node(owner.nid, here)?
                 } else {
@@ -187,8 +196,14 @@ impl Mover<'_> {
         self.change(nid)
     }
 
-    /// Moves a block of data.
-    fn data(&mut self, owner: &Summary, here: BlockAddr, log: Log, bytes: &[u8]) -> Result<Step> {
+    /// Moves a block of data with these contents.
+    fn data(
+        &mut self,
+        owner: &Summary,
+        here: BlockAddr,
+        log: Log,
+        bytes: Option<&[u8]>,
+    ) -> Result<Step> {
         let nid = owner.nid;
         let footer = Footer::expect(self.node_bytes(nid)?, nid, None)?;
         let place = self.address_place(nid, &footer, owner.offset)?;
@@ -230,7 +245,9 @@ impl Mover<'_> {
             node.bytes[place..place + 4].copy_from_slice(&to.block.0.to_le_bytes());
         }
         self.give_up(here)?;
-        self.copies.insert(to.block.0, bytes.to_vec());
+        if let Some(bytes) = bytes {
+            self.copies.insert(to.block.0, bytes.to_vec());
+        }
         Ok(Step::Done)
     }
 
@@ -314,8 +331,8 @@ impl Mover<'_> {
         };
         self.volume.set_nat(nid, moved)?;
         self.read.remove(&nid.0);
-        let to = to.block;
-        self.changed.insert(nid.0, Changed { bytes, to });
+        let (from, to) = (entry.block, to.block);
+        self.changed.insert(nid.0, Changed { bytes, from, to });
         Ok(Step::Done)
     }
 
@@ -352,7 +369,7 @@ impl Mover<'_> {
     /// Makes all moves count.
     fn commit(&mut self) -> Result<()> {
         self.write_copies()?;
-        let mut nodes: Vec<(BlockAddr, Vec<u8>)> = Vec::with_capacity(self.changed.len());
+        let mut nodes: Vec<Changed> = Vec::with_capacity(self.changed.len());
         for (nid, mut node) in std::mem::take(&mut self.changed) {
             let footer = Footer::expect(&node.bytes, Nid(nid), None)?;
             // Where its log went on may not be there any more.
@@ -363,11 +380,13 @@ impl Mover<'_> {
             if footer.offset == NodeOffset::INODE {
                 inode::set_checksum(&mut node.bytes, footer.ino, &self.volume.geo);
             }
-            nodes.push((node.to, node.bytes));
+            nodes.push(node);
         }
-        nodes.sort_unstable_by_key(|(to, _)| *to);
-        let blocks = nodes.iter().map(|(to, bytes)| (*to, bytes.as_slice()));
-        self.volume.store.write_all(blocks, "nodes")?;
+        nodes.sort_unstable_by_key(|node| node.to);
+        let blocks = nodes
+            .iter()
+            .map(|node| (node.to, node.from, node.bytes.as_slice()));
+        self.volume.store.write_edited(blocks, "nodes")?;
         self.volume.commit()?;
         self.read.clear();
         self.room = Room::new(self.volume, self.allowed.clone());

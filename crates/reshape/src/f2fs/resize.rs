@@ -26,7 +26,8 @@
 //!   superblock that names metadata which is complete. An interrupted change leaves the volume between two steps. It has all files, and the next change
 //!   of size continues from there, also one to the size that it has.
 //! - When only the end moves, superblock and checkpoint change one after the other. The checkpoint with the smaller capacity counts for as long as either is
-//!   the old one. In between, the checkpoint's number of free segments is too small, which nothing relies on: mounts count free segments.
+//!   the old one. In between, the checkpoint's number of free segments is too small, which nothing relies on: mounts count free segments. A second checkpoint
+//!   follows, so that each of the two packs describes the volume as it is.
 
 use std::ops::Range;
 
@@ -105,20 +106,42 @@ fn resized(before: &Areas, after: &Areas) -> Resized {
 ///
 /// # Errors
 /// `Invalid` for sizes beyond the device and for those that no volume has; `Unsupported` for zoned and read-only volumes, for those on several devices, and for pinned
-/// files in the way; `NotClean` for a volume that must be recovered or repaired first; `NoSpace`; `Interrupted` when `watch` stops it: the volume is
-/// between two steps then.
+/// files in the way; `NotClean` for a volume that must be recovered or repaired first; `NoSpace`; damage; `Interrupted` when `watch` stops it: the volume is
+/// between two steps then. With all others but that and `Device` nothing was written: a change is made in memory first, without the contents of files.
 pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode, watch: &Watch) -> Result<Resized> {
-    let volume = Volume::open(Store::new(device.clone(), watch.clone()))?;
+    staged(device, mode, watch, &|store, mode| make(store, bytes, mode))
+}
+
+/// A change in a store, or the plan of one.
+type Change<'a> = &'a dyn Fn(Store, Mode) -> Result<Resized>;
+
+/// Plans, rehearses or makes a change. One that is made is rehearsed before.
+fn staged(device: &SharedDevice, mode: Mode, watch: &Watch, change: Change<'_>) -> Result<Resized> {
+    let store = Store::new(device.clone(), watch.clone());
+    let rehearse = || change(Store::rehearsal(device.clone(), watch), Mode::Change);
+    match mode {
+        Mode::DryRun => change(store, mode),
+        Mode::Rehearsal => rehearse(),
+        Mode::Change => {
+            rehearse()?;
+            change(store, mode)
+        }
+    }
+}
+
+/// Makes, or plans, what [`resize`] has been asked for.
+fn make(store: Store, bytes: u64, mode: Mode) -> Result<Resized> {
+    let device_bytes = store.bytes();
+    let volume = Volume::open(store)?;
     let before = volume.areas();
     let blocks = bytes >> BLOCK_BITS;
-    if mode != Mode::DryRun && bytes > device.geometry().bytes {
+    if mode != Mode::DryRun && bytes > device_bytes {
         return Err(ReshapeError::Invalid(format!(
-            "the device has {} bytes, fewer than the {bytes} asked for",
-            device.geometry().bytes
+            "the device has {device_bytes} bytes, fewer than the {bytes} asked for"
         )));
     }
     let shape = Shape::of(&volume);
-    // Impossible sizes are refused before anything is written.
+    // Impossible sizes are refused before anything is moved.
     let planned = match blocks >= before.blocks {
         true => shape.ideal(blocks, before.nat)?,
         false => shape.cut(&before, blocks)?,
@@ -361,6 +384,8 @@ fn move_end_back(mut volume: Volume, blocks: u64) -> Result<Volume> {
     volume.write_superblocks(raw)?;
     volume.set_counts(&counts);
     volume.commit()?;
+    // The older pack has the smaller capacity.
+    volume.commit()?;
     Ok(volume)
 }
 
@@ -434,7 +459,10 @@ fn move_end_forward(mut volume: Volume, blocks: u64) -> Result<Volume> {
     }
     let store = volume.store.clone();
     volume.write_superblocks(raw)?;
-    Volume::open(store)
+    let mut volume = Volume::open(store)?;
+    // The older pack may name segments behind the new end.
+    volume.commit()?;
+    Ok(volume)
 }
 
 /// Makes the metadata areas as large as the volume needs them, if there is room to move them aside meanwhile.
@@ -481,7 +509,13 @@ pub fn resize_to_minimum(
     mode: Mode,
     watch: &Watch,
 ) -> Result<Resized> {
-    let store = Store::new(device.clone(), watch.clone());
+    staged(device, mode, watch, &|store, mode| {
+        make_smallest(store, free, mode)
+    })
+}
+
+/// Makes, or plans, what [`resize_to_minimum`] has been asked for.
+fn make_smallest(store: Store, free: u64, mode: Mode) -> Result<Resized> {
     let mut volume = Volume::open(store.clone())?;
     let before = volume.areas();
     let needed = volume.used_blocks() + free.div_ceil(BLOCK_SIZE as u64);

@@ -187,8 +187,7 @@ fn write_summaries(volume: &Volume, geo: &Geometry, pairs: &[(u32, u32)]) -> Res
                 "segment {old} has no summary block"
             )));
         };
-        let bytes = volume.store.read(from, run as u32, WHAT)?;
-        volume.store.write(to, &bytes, WHAT)?;
+        volume.store.copy(from, to, run as u32, WHAT)?;
         rest = &rest[run..];
     }
     Ok(())
