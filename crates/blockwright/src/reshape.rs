@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use blockwright::device::{DevOffset, MemoryDevice, SharedDevice};
-//! use blockwright::reshape::{self, Mode, Settings};
+//! use blockwright::reshape::{self, ResizeOptions, Settings};
 //! use blockwright::{Volume, VolumeBuilder};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,7 +14,7 @@
 //! VolumeBuilder::new().size(16 << 20).create(&image)?;
 //! std::fs::OpenOptions::new().write(true).open(&image)?.set_len(1 << 30)?;
 //! let device = blockwright::device::open(&image, Default::default())?;
-//! let resized = reshape::resize(&device, 1 << 30, Mode::Change)?;
+//! let resized = reshape::resize(&device, &ResizeOptions::to_bytes(1 << 30))?;
 //! assert_eq!(resized.bytes(), 1 << 30);
 //! reshape::set(&device, &Settings { label: Some(b"large".to_vec()), ..Settings::default() })?;
 //! # drop(device);
@@ -33,6 +33,7 @@ use std::sync::Arc;
 
 pub use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 pub use blockwright_reshape::ext4::settings::{ExternalJournal, Reserved, Settings};
+pub use blockwright_reshape::options::{ResizeOptions, Size};
 pub use blockwright_reshape::random_uuid;
 pub use blockwright_reshape::resized::{Mode, Parts, Resized};
 pub use blockwright_reshape::watch::{Phase, Progress, Watch};
@@ -54,105 +55,43 @@ impl From<ReshapeError> for Error {
     }
 }
 
-/// Makes the volume on a device as large as `bytes`, or a little smaller: whole blocks, and no last group that holds hardly more than its own metadata.
-/// With [`Mode::DryRun`] and [`Mode::Rehearsal`] nothing is written, not even a replay of the journal. The device keeps its size; behind the end of a volume that was made smaller
-/// nothing is needed.
+/// Changes the size of the volume on a device. The device keeps its size: the caller makes it larger before, or cuts it to [`Resized::bytes`] afterwards. Behind the end of a
+/// volume that was made smaller nothing is needed.
+///
+/// With [`Mode::DryRun`] and [`Mode::Rehearsal`] nothing is written, not even a replay of the journal. With [`Mode::Change`] nothing is written before a rehearsal has found
+/// that the change is possible ([`Error::changed_nothing`]), unless it is left out ([`ResizeOptions::without_rehearsal`]).
 ///
 /// # Errors
-/// `Invalid` for sizes beyond the device; `Unsupported` for what the volume's layout or format does not allow, `Busy` for a volume that
-/// must be checked first, `Corrupt`, `NoSpace`, `Io`.
-pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode) -> Result<Resized> {
-    resize_watched(device, bytes, mode, &Watch::default())
-}
-
-/// As [`resize`], and tells `watch` the progress, which can stop the change between two steps.
-///
-/// # Errors
-/// As [`resize`]; `Interrupted` when it was stopped. The volume is whole then: an ext4 volume has its old size, and an f2fs volume may have the new
-/// one already. The same call continues.
-pub fn resize_watched(
-    device: &SharedDevice,
-    bytes: u64,
-    mode: Mode,
-    watch: &Watch,
-) -> Result<Resized> {
-    resize_with_journal(device, None, bytes, mode, watch)
-}
-
-/// As [`resize_watched`], of an ext4 volume whose journal is on another device.
-///
-/// # Errors
-/// As [`resize_watched`]; `Invalid` for a journal that is not the volume's.
-pub fn resize_with_journal(
-    device: &SharedDevice,
-    journal: Option<&ExternalJournal>,
-    bytes: u64,
-    mode: Mode,
-    watch: &Watch,
-) -> Result<Resized> {
+/// `Invalid` for sizes beyond the device, and for a journal that is not the volume's; `Unsupported` for what the volume's layout or format does not allow, `Busy` for a volume that
+/// must be checked first, `Corrupt`, `NoSpace`, `Io`; `Interrupted` when the watch stopped it. The volume is whole then: an ext4 volume has its old size, and an f2fs
+/// volume may have the new one already. The same call continues.
+pub fn resize(device: &SharedDevice, options: &ResizeOptions) -> Result<Resized> {
+    let (journal, mode) = (options.journal.as_ref(), options.mode);
     match format::detect(device)? {
         Format::Ext4 => {
-            let change = |device: &SharedDevice, journal: Option<&ExternalJournal>, mode| {
-                ext4::resize::resize_with(device, journal, bytes, mode, watch)
+            let change = |device: &SharedDevice,
+                          journal: Option<&ExternalJournal>,
+                          step: Step<'_, Resized>| {
+                let mut options = step.options(options).journal(journal.cloned());
+                if let (Step::Made(found), Size::Minimum { .. }) = (&step, options.size) {
+                    options.size = Size::Bytes(found.bytes());
+                }
+                ext4::resize::resize(device, &options)
             };
-            recovered(device, journal, mode, &change)
+            recovered(device, journal, mode, options.rehearse, &change)
         }
         Format::F2fs => {
             refuse_journal(journal)?;
-            let change = |device: &SharedDevice, _: Option<&ExternalJournal>, mode| {
-                f2fs::resize::resize(device, bytes, mode, watch)
-            };
-            reopened(device, mode, &change)
-        }
-    }
-}
-
-/// Makes the volume on a device as small as its files allow, with `free` bytes left free.
-/// The device keeps its size: the caller cuts it to [`Resized::bytes`].
-///
-/// # Errors
-/// As [`resize`].
-pub fn resize_to_minimum(device: &SharedDevice, free: u64, mode: Mode) -> Result<Resized> {
-    resize_to_minimum_watched(device, free, mode, &Watch::default())
-}
-
-/// As [`resize_to_minimum`], with a watch.
-///
-/// # Errors
-/// As [`resize_watched`].
-pub fn resize_to_minimum_watched(
-    device: &SharedDevice,
-    free: u64,
-    mode: Mode,
-    watch: &Watch,
-) -> Result<Resized> {
-    resize_to_minimum_with_journal(device, None, free, mode, watch)
-}
-
-/// As [`resize_to_minimum_watched`], of an ext4 volume whose journal is on another device.
-///
-/// # Errors
-/// As [`resize_with_journal`].
-pub fn resize_to_minimum_with_journal(
-    device: &SharedDevice,
-    journal: Option<&ExternalJournal>,
-    free: u64,
-    mode: Mode,
-    watch: &Watch,
-) -> Result<Resized> {
-    match format::detect(device)? {
-        Format::Ext4 => {
-            let change = |device: &SharedDevice, journal: Option<&ExternalJournal>, mode| {
-                ext4::resize::resize_to_minimum_with(device, journal, free, mode, watch)
-            };
-            recovered(device, journal, mode, &change)
-        }
-        Format::F2fs => {
-            refuse_journal(journal)?;
-            let change = |device: &SharedDevice, _: Option<&ExternalJournal>, mode| {
-                f2fs::resize::resize_to_minimum(device, free, mode, watch)
-            };
-            reopened(device, mode, &change)
+            f2fs::resize::refuse(device).map_err(|e| Error::from(e).before_any_change())?;
+            let change =
+                |device: &SharedDevice, _: Option<&ExternalJournal>, step: Step<'_, Resized>| {
+                    f2fs::resize::resize(device, &step.options(options))
+                };
+            // A clean checkpoint does not say that there is nothing to recover: what was synced after it counts, and files without a name are gone.
+            let waits = Some(Waiting {
+                journal_is_its: false,
+            });
+            staged(device, None, mode, options.rehearse, waits, &change)
         }
     }
 }
@@ -173,19 +112,24 @@ pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
 pub fn set_watched(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
     match format::detect(device)? {
         Format::Ext4 => {
-            let change = |device: &SharedDevice, journal: Option<&ExternalJournal>, mode| {
-                let settings = Settings {
-                    journal: journal.cloned(),
-                    ..settings.clone()
-                };
-                match mode {
-                    Mode::Change => ext4::settings::set(device, &settings, watch),
-                    Mode::DryRun | Mode::Rehearsal => {
-                        ext4::settings::rehearse(device, &settings, watch)
+            let change =
+                |device: &SharedDevice, journal: Option<&ExternalJournal>, step: Step<'_, ()>| {
+                    let settings = Settings {
+                        journal: journal.cloned(),
+                        ..settings.clone()
+                    };
+                    match step {
+                        Step::Made(_) => ext4::settings::set_rehearsed(device, &settings, watch),
+                        Step::Asked(_) => ext4::settings::rehearse(device, &settings, watch),
                     }
-                }
-            };
-            recovered(device, settings.journal.as_ref(), Mode::Change, &change)
+                };
+            recovered(
+                device,
+                settings.journal.as_ref(),
+                Mode::Change,
+                true,
+                &change,
+            )
         }
         Format::F2fs => {
             refuse_journal(settings.journal.as_ref())?;
@@ -279,20 +223,44 @@ fn superblock(device: &SharedDevice) -> Result<RawSuperblock> {
         .map_err(|e| Error::new(ErrorKind::Corrupt, e.to_string()))
 }
 
+/// A step on the way to a change of a volume.
+enum Step<'a, T> {
+    /// The change in this mode.
+    Asked(Mode),
+    /// The change itself, after a rehearsal that had this result.
+    Made(&'a T),
+}
+
+impl Step<'_, Resized> {
+    /// Options for this step of the change that `options` asks for.
+    fn options(&self, options: &ResizeOptions) -> ResizeOptions {
+        match self {
+            Step::Asked(mode) => options.clone().mode(*mode),
+            Step::Made(_) => options.clone().without_rehearsal(),
+        }
+    }
+}
+
 /// A change of a volume on a device.
 type Change<'a, T> = &'a dyn Fn(
     &SharedDevice,
     Option<&ExternalJournal>,
-    Mode,
+    Step<'_, T>,
 ) -> std::result::Result<T, ReshapeError>;
 
-/// Changes a volume whose journal was replayed and whose orphans were removed, if that is all there is to do before. For a dry run that happens in memory; and for a
-/// change it happens in memory first, with a rehearsal of the change, so that a change that is refused leaves the journal as it was, too. The memory holds what the
-/// replay and the rehearsal write: metadata.
+/// What a mount replays before the change.
+#[derive(Clone, Copy)]
+struct Waiting {
+    /// Whether the journal that is named is the volume's already. One that is to be attached is not.
+    journal_is_its: bool,
+}
+
+/// Changes an ext4 volume whose journal was replayed and whose orphans were removed, if that is all there is to do before.
 fn recovered<T>(
     device: &SharedDevice,
     journal: Option<&ExternalJournal>,
     mode: Mode,
+    rehearse: bool,
     change: Change<'_, T>,
 ) -> Result<T> {
     let raw = superblock(device)?;
@@ -300,45 +268,54 @@ fn recovered<T>(
     let waits = features.has_incompat(Incompat::NEEDS_RECOVERY)
         || features.has_ro_compat(RoCompat::ORPHAN_PRESENT)
         || raw.last_orphan.get() != 0;
-    if !waits || raw.state().contains(State::ERROR) {
-        return Ok(change(device, journal, mode)?);
-    }
-    // One that is to be attached is not the volume's yet.
-    let elsewhere = features.has_compat(Compat::HAS_JOURNAL) && raw.journal_inum.get() == 0;
-    after_replay(device, journal, elsewhere, mode, change)
+    let waiting = (waits && !raw.state().contains(State::ERROR)).then(|| Waiting {
+        journal_is_its: features.has_compat(Compat::HAS_JOURNAL) && raw.journal_inum.get() == 0,
+    });
+    staged(device, journal, mode, rehearse, waiting, change)
 }
 
-/// Changes a volume behind a mount, which replays what waits. `elsewhere`: the journal is the volume's already.
-fn after_replay<T>(
+/// Plans, rehearses or makes a change. A change that is made is rehearsed before, so that one that is refused writes nothing. What waits for a replay is replayed before the change; for
+/// a plan and a rehearsal in memory, which holds what the replay and the rehearsal write: metadata.
+fn staged<T>(
     device: &SharedDevice,
     journal: Option<&ExternalJournal>,
-    elsewhere: bool,
     mode: Mode,
+    rehearse: bool,
+    waiting: Option<Waiting>,
     change: Change<'_, T>,
 ) -> Result<T> {
-    let over =
-        |device: &SharedDevice| -> SharedDevice { Arc::new(OverlayDevice::new(device.clone())) };
-    let trial = over(device);
-    let trial_journal = journal.map(|journal| ExternalJournal {
-        device: over(&journal.device),
-        ..journal.clone()
-    });
-    let replay = |device: SharedDevice, journal: Option<&ExternalJournal>| {
-        open_and_close(device, journal.filter(|_| elsewhere))
+    let replay = |device: &SharedDevice, journal: Option<&ExternalJournal>| match waiting {
+        Some(waiting) => open_and_close(device.clone(), journal.filter(|_| waiting.journal_is_its)),
+        None => Ok(()),
     };
-    let look = match mode {
-        Mode::DryRun => Mode::DryRun,
-        Mode::Rehearsal | Mode::Change => Mode::Rehearsal,
+    let tried = |mode| -> Result<T> {
+        let over = |device: &SharedDevice| -> SharedDevice {
+            match waiting {
+                Some(_) => Arc::new(OverlayDevice::new(device.clone())),
+                None => device.clone(),
+            }
+        };
+        let trial = over(device);
+        let trial_journal = journal.map(|journal| ExternalJournal {
+            device: over(&journal.device),
+            ..journal.clone()
+        });
+        replay(&trial, trial_journal.as_ref())
+            .and_then(|()| Ok(change(&trial, trial_journal.as_ref(), Step::Asked(mode))?))
+            .map_err(Error::before_any_change)
     };
-    let tried = replay(trial.clone(), trial_journal.as_ref())
-        .and_then(|()| Ok(change(&trial, trial_journal.as_ref(), look)?));
-    let changed = tried.map_err(Error::before_any_change)?;
-    if mode != Mode::Change {
-        return Ok(changed);
+    match mode {
+        Mode::DryRun | Mode::Rehearsal => tried(mode),
+        Mode::Change if rehearse => {
+            let result = tried(Mode::Rehearsal)?;
+            replay(device, journal)?;
+            Ok(change(device, journal, Step::Made(&result))?)
+        }
+        Mode::Change => {
+            replay(device, journal)?;
+            Ok(change(device, journal, Step::Asked(mode))?)
+        }
     }
-    drop(trial);
-    replay(device.clone(), journal)?;
-    Ok(change(device, journal, mode)?)
 }
 
 /// f2fs has no journal.
@@ -351,13 +328,6 @@ fn refuse_journal(journal: Option<&ExternalJournal>) -> Result<()> {
         )
         .before_any_change()),
     }
-}
-
-/// Changes an f2fs volume after a mount: what was synced after the last checkpoint counts, and files without a name are gone. A clean checkpoint does not say that
-/// there is nothing to recover.
-fn reopened<T>(device: &SharedDevice, mode: Mode, change: Change<'_, T>) -> Result<T> {
-    f2fs::resize::refuse(device).map_err(|e| Error::from(e).before_any_change())?;
-    after_replay(device, None, false, mode, change)
 }
 
 fn open_and_close(device: SharedDevice, journal: Option<&ExternalJournal>) -> Result<()> {

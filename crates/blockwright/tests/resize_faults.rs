@@ -1,7 +1,7 @@
 //! A device that fails at any moment of a growth: the image file, cut as [`reshape::file_bytes`] says, holds a volume that opens with all its files.
 
 use blockwright::device::{BlockDevice, MemoryDevice, SharedDevice};
-use blockwright::reshape::{self, Mode, Phase, Watch};
+use blockwright::reshape::{self, Phase, ResizeOptions, Watch};
 use blockwright::{Error, ErrorKind, Format, Volume, VolumeBuilder};
 use blockwright_device::sim::faulty::{Fault, Ops, Rule};
 use blockwright_device::{CountingDevice, FaultyDevice};
@@ -34,7 +34,7 @@ fn failed(image: &Path, out: &Path, bytes: u64, n: u64, for_good: bool) -> Optio
     .skip(n);
     faulty.add(if for_good { rule.always() } else { rule });
     let device: SharedDevice = Arc::clone(&faulty) as SharedDevice;
-    let resized = reshape::resize(&device, bytes, Mode::Change);
+    let resized = reshape::resize(&device, &ResizeOptions::to_bytes(bytes));
     let fired = faulty.fired() > 0;
     assert_eq!(resized.is_err(), fired, "{n}: {resized:?}");
     let length = reshape::file_bytes(&device, before, None, Some(bytes), resized.as_ref());
@@ -230,7 +230,11 @@ fn a_volume_that_was_not_closed_is_shrunk_without_its_contents_in_memory() {
         }
         ControlFlow::Continue(())
     });
-    reshape::resize_watched(&device, 100 * MIB, Mode::Change, &watch).expect("smaller");
+    reshape::resize(
+        &device,
+        &ResizeOptions::to_bytes(100 * MIB).watch(watch.clone()),
+    )
+    .expect("smaller");
     assert!(copied.load(Ordering::Relaxed) > 20 * MIB);
     let volume = Volume::open_device(device).expect("opened");
     let kept = volume.read("/kept").expect("read");
@@ -248,7 +252,7 @@ fn a_refusal_before_the_replay_cuts_the_file() {
     let memory = Arc::new(MemoryDevice::load(&image).expect("loaded"));
     let counting = Arc::new(CountingDevice::new(memory));
     let device: SharedDevice = Arc::clone(&counting) as SharedDevice;
-    let resized = reshape::resize(&device, 40 * MIB, Mode::Change);
+    let resized = reshape::resize(&device, &ResizeOptions::to_bytes(40 * MIB));
     let error = resized.as_ref().expect_err("too small");
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     assert_eq!(counting.stats().writes.requests, 0);

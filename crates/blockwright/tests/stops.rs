@@ -2,7 +2,9 @@
 //! change finishes afterwards.
 
 use blockwright::device::{MemoryDevice, SharedDevice};
-use blockwright::reshape::{self, Mode, Parts, Phase, Progress, Resized, Settings, Watch};
+use blockwright::reshape::{
+    self, Mode, Parts, Phase, Progress, ResizeOptions, Resized, Settings, Watch,
+};
 use blockwright::{ErrorKind, Format, OpenOptions, Result, Volume};
 use blockwright_check::Severity;
 use blockwright_test_support::assert_fsck_f2fs_clean;
@@ -65,11 +67,13 @@ fn changed(image: &Path, change: &Change, watch: &Watch) -> Result<()> {
     let device: SharedDevice = Arc::clone(&memory) as SharedDevice;
     let had = reshape::volume_bytes(&device)?;
     let resized: Result<Option<Resized>> = match change {
-        Change::Size(bytes) => {
-            reshape::resize_watched(&device, *bytes, Mode::Change, watch).map(Some)
-        }
+        Change::Size(bytes) => reshape::resize(
+            &device,
+            &ResizeOptions::to_bytes(*bytes).watch(watch.clone()),
+        )
+        .map(Some),
         Change::Minimum => {
-            reshape::resize_to_minimum_watched(&device, 0, Mode::Change, watch).map(Some)
+            reshape::resize(&device, &ResizeOptions::to_minimum(0).watch(watch.clone())).map(Some)
         }
         Change::Set(settings) => reshape::set_watched(&device, settings, watch).map(|()| None),
     };
@@ -188,7 +192,7 @@ fn stops(calls: &[Progress]) -> BTreeSet<usize> {
 fn parts(image: &Path) -> Parts {
     let device: SharedDevice = Arc::new(MemoryDevice::load(image).expect("loaded"));
     let bytes = reshape::volume_bytes(&device).expect("a volume");
-    let same = reshape::resize(&device, bytes, Mode::DryRun);
+    let same = reshape::resize(&device, &ResizeOptions::to_bytes(bytes).mode(Mode::DryRun));
     same.expect("the same size").parts
 }
 

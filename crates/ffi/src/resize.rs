@@ -1,7 +1,7 @@
 //! The size of a volume, and of the image file around it.
 
 use crate::image::{Window, open_device};
-use blockwright::reshape::{self, Mode, Resized};
+use blockwright::reshape::{self, Mode, ResizeOptions, Resized};
 use blockwright::{Error, Result};
 use blockwright_device::{NbdAddress, OpenMode};
 use blockwright_disk::Place;
@@ -45,15 +45,18 @@ pub fn resize(path: &Path, target: Target, mode: Mode) -> Result<Resized> {
     let at = |e: Error| e.at(path);
     let length = device.geometry().bytes;
     let had = reshape::volume_bytes(&device).ok();
-    let run = || match target {
-        Target::Minimum { free } => reshape::resize_to_minimum(&device, free, mode),
-        Target::Fill => reshape::resize(&device, length, mode),
-        Target::Bytes(bytes) => {
-            if plain && mode == Mode::Change && bytes > length {
-                device.grow(bytes)?;
+    let run = || {
+        let options = match target {
+            Target::Minimum { free } => ResizeOptions::to_minimum(free),
+            Target::Fill => ResizeOptions::to_bytes(length),
+            Target::Bytes(bytes) => {
+                if plain && mode == Mode::Change && bytes > length {
+                    device.grow(bytes)?;
+                }
+                ResizeOptions::to_bytes(bytes)
             }
-            reshape::resize(&device, bytes, mode)
-        }
+        };
+        reshape::resize(&device, &options.mode(mode))
     };
     let resized = run().map_err(at);
     if !plain || mode != Mode::Change {

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use blockwright::device::{self, OpenMode};
-use blockwright::reshape::{self, Mode};
+use blockwright::reshape::{self, ResizeOptions};
 use blockwright::{Format, Volume, VolumeBuilder, export};
 use blockwright_check::{ext4, f2fs};
 use std::io::Write;
@@ -100,7 +100,7 @@ fn run(words: &[&str]) -> Result<ExitCode> {
                 device.grow(bytes)?;
             }
             let had = reshape::volume_bytes(&device).ok();
-            let resized = reshape::resize(&device, bytes, Mode::Change);
+            let resized = reshape::resize(&device, &ResizeOptions::to_bytes(bytes));
             let length = reshape::file_bytes(&device, before, had, Some(bytes), resized.as_ref());
             // Windows refuses a second writer until the device is closed.
             drop(device);

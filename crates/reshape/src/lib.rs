@@ -3,6 +3,7 @@
 //! # Parts
 //! - [`ext4`]: superblock settings, growth and shrinkage of ext2, ext3 and ext4.
 //! - [`f2fs`]: label and UUID, growth and shrinkage of f2fs.
+//! - [`options`]: a change of size, and how it is made.
 //! - [`resized`]: the result of a change of size.
 //! - [`watch`]: the progress of a change, and how it is stopped.
 //! - [`error`]: one type, with a kind and a sentence.
@@ -27,10 +28,12 @@
 pub mod error;
 pub mod ext4;
 pub mod f2fs;
+pub mod options;
 pub mod resized;
 pub mod watch;
 
 pub use error::{ReshapeError, Result};
+pub use options::{ResizeOptions, Size};
 pub use watch::{Phase, Progress, Watch};
 
 /// A random UUID, of version 4.

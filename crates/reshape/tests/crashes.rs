@@ -6,9 +6,9 @@
 mod common;
 
 use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
-use blockwright_reshape::Watch;
-use blockwright_reshape::ext4::resize::{Mode, resize};
+use blockwright_reshape::ext4::resize::resize;
 use blockwright_reshape::ext4::settings::{Settings, set};
+use blockwright_reshape::{ResizeOptions, Watch};
 use common::{clean, contents, have_tools, mke2fs, output, recovers, scratch};
 use std::collections::HashSet;
 use std::path::Path;
@@ -188,7 +188,7 @@ fn digest(image: &MemoryDevice) -> u64 {
 }
 
 fn grown(device: &SharedDevice, bytes: u64) {
-    resize(device, bytes, Mode::Change, &Watch::default()).expect("resized");
+    resize(device, &ResizeOptions::to_bytes(bytes)).expect("resized");
 }
 
 #[test]

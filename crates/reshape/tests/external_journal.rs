@@ -6,9 +6,9 @@ use blockwright_device::{
     CrashPolicy, DevOffset, Flags, MemoryDevice, RecordingDevice, SharedDevice,
 };
 use blockwright_ondisk::ext4::journal_device::JournalDevice;
-use blockwright_reshape::Watch;
-use blockwright_reshape::ext4::resize::{Mode, resize_to_minimum_with, resize_with};
+use blockwright_reshape::ext4::resize::resize;
 use blockwright_reshape::ext4::settings::{ExternalJournal, Settings, set};
+use blockwright_reshape::{ResizeOptions, Watch};
 use common::{contents, device, field, have_tools, mke2fs, ok, output, scratch, tree};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -296,15 +296,15 @@ fn changes_go_through_it() {
         apply(&image, list, &log).unwrap_or_else(|e| panic!("{list}: {e}"));
         clean(&image, Some(&log), list);
     }
-    let watch = Watch::default();
     common::set_len(&image, 80 << 20);
-    let said = resize_with(&device(&image), None, 80 << 20, Mode::Change, &watch);
+    let larger = ResizeOptions::to_bytes(80 << 20);
+    let said = resize(&device(&image), &larger);
     assert!(said.expect_err("refused").to_string().contains("--journal"));
-    let log_device = external(&log);
-    let with = Some(&log_device);
-    resize_with(&device(&image), with, 80 << 20, Mode::Change, &watch).expect("larger");
+    let with = || Some(external(&log));
+    resize(&device(&image), &larger.journal(with())).expect("larger");
     clean(&image, Some(&log), "larger");
-    resize_to_minimum_with(&device(&image), with, 0, Mode::Change, &watch).expect("smaller");
+    let smaller = ResizeOptions::to_minimum(0).journal(with());
+    resize(&device(&image), &smaller).expect("smaller");
     clean(&image, Some(&log), "smaller");
     assert!(contents(&image) == before, "files differ");
     assert_eq!(users(&log), field(&image, "Filesystem UUID"));

@@ -3,7 +3,7 @@
 mod common;
 
 use blockwright_device::{BlockDevice, DevOffset, Geometry, Request, SharedDevice};
-use blockwright_reshape::Watch;
+use blockwright_reshape::ResizeOptions;
 use blockwright_reshape::ext4::resize::{Mode, resize};
 use common::{clean, contents, device, field, have_tools, mke2fs, ok, scratch, set_len, tree};
 use std::fs;
@@ -185,7 +185,7 @@ fn grows_as_resize2fs_does() {
             fs::copy(&made, &theirs).expect("copied");
             let bytes = mib << 20;
             set_len(&ours, bytes);
-            let resized = resize(&device(&ours), bytes, Mode::Change, &Watch::default())
+            let resized = resize(&device(&ours), &ResizeOptions::to_bytes(bytes))
                 .unwrap_or_else(|e| panic!("{what}: {e}"));
             clean(&ours, &what);
             assert_eq!(contents(&ours), before, "{what}");
@@ -241,7 +241,7 @@ fn copies_of_the_superblock_serve() {
         mke2fs(&image, options, size, &files);
         let bytes = targets.last().expect("a size") << 20;
         set_len(&image, bytes);
-        resize(&device(&image), bytes, Mode::Change, &Watch::default())
+        resize(&device(&image), &ResizeOptions::to_bytes(bytes))
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         let said = ok(Command::new("dumpe2fs").arg(&image));
         let copies = said.lines().filter_map(|line| {
@@ -292,14 +292,14 @@ fn what_makes_no_sense_is_refused() {
     mke2fs(&image, &["-t", "ext4", "-O", "^64bit"], "32M", &files);
     let untouched = fs::read(&image).expect("read");
     let refused = |bytes: u64, says: &str| {
-        let error = resize(&device(&image), bytes, Mode::Change, &Watch::default())
+        let error = resize(&device(&image), &ResizeOptions::to_bytes(bytes))
             .expect_err(says)
             .to_string();
         assert!(error.contains(says), "{error}");
     };
     refused(33 << 20, "fewer than");
     let large: SharedDevice = Arc::new(Large(device(&image)));
-    let error = resize(&large, 1 << 45, Mode::Change, &Watch::default()).expect_err("too large");
+    let error = resize(&large, &ResizeOptions::to_bytes(1 << 45)).expect_err("too large");
     assert!(error.to_string().contains("64bit"), "{error}");
     drop(large);
     set_len(&image, untouched.len() as u64);
@@ -315,5 +315,9 @@ fn what_makes_no_sense_is_refused() {
         set_len(&image, 64 << 20);
         refused(64 << 20, says);
     }
-    resize(&device(&image), 64 << 20, Mode::DryRun, &Watch::default()).expect_err("not clean");
+    resize(
+        &device(&image),
+        &ResizeOptions::to_bytes(64 << 20).mode(Mode::DryRun),
+    )
+    .expect_err("not clean");
 }

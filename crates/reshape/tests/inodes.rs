@@ -3,8 +3,8 @@
 mod common;
 
 use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
-use blockwright_reshape::Watch;
-use blockwright_reshape::ext4::resize::{Mode, resize, resize_to_minimum};
+use blockwright_reshape::ResizeOptions;
+use blockwright_reshape::ext4::resize::resize;
 use common::{clean, contents, device, field, have_tools, ok, output, scratch};
 use std::collections::HashSet;
 use std::fs;
@@ -243,7 +243,7 @@ fn inodes_move_to_the_minimum_of_resize2fs() {
         fs::copy(&made, &theirs).expect("copied");
         let per: u32 = field(&made, "Inodes per group").parse().expect("a number");
         let last = highest(&made).div_ceil(per);
-        let resized = resize_to_minimum(&device(&ours), 0, Mode::Change, &Watch::default())
+        let resized = resize(&device(&ours), &ResizeOptions::to_minimum(0))
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         common::set_len(&ours, resized.bytes());
         assert!(
@@ -272,7 +272,7 @@ fn inodes_move_to_the_minimum_of_resize2fs() {
         );
         // And back.
         common::set_len(&ours, bytes);
-        resize(&device(&ours), bytes, Mode::Change, &Watch::default())
+        resize(&device(&ours), &ResizeOptions::to_bytes(bytes))
             .unwrap_or_else(|e| panic!("{name}, back: {e}"));
         clean(&ours, name);
         assert!(contents(&ours) == before, "{name}: files differ");
@@ -294,11 +294,9 @@ fn a_power_failure_while_inodes_move_loses_no_file() {
         let before = contents(&image);
         let base = MemoryDevice::load(&image).expect("loaded");
         let recording = Arc::new(RecordingDevice::new(&base));
-        resize_to_minimum(
+        resize(
             &(Arc::clone(&recording) as SharedDevice),
-            0,
-            Mode::Change,
-            &Watch::default(),
+            &ResizeOptions::to_minimum(0),
         )
         .unwrap_or_else(|e| panic!("{name}: {e}"));
         let length = recording.log_len();

@@ -4,9 +4,9 @@ mod common;
 
 use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
-use blockwright_reshape::ext4::resize::{Mode, resize, resize_to_minimum};
+use blockwright_reshape::ext4::resize::resize;
 use blockwright_reshape::ext4::settings::{Reserved, Settings, set};
-use blockwright_reshape::{ReshapeError, Watch};
+use blockwright_reshape::{ReshapeError, ResizeOptions, Watch};
 use common::{clean, have_tools, mke2fs, ok, output, scratch};
 use std::collections::BTreeSet;
 use std::fs;
@@ -328,7 +328,7 @@ fn a_refused_size_leaves_all_bytes() {
         ] {
             let what = format!("{name}, {kib} KiB");
             let change = |device: &SharedDevice| {
-                resize(device, kib << 10, Mode::Change, &Watch::default()).map(|_| ())
+                resize(device, &ResizeOptions::to_bytes(kib << 10)).map(|_| ())
             };
             match refused(&image, &what, &change) {
                 Some(reason) => _ = reasons.insert(reason),
@@ -336,7 +336,7 @@ fn a_refused_size_leaves_all_bytes() {
             }
         }
         refused(&image, &format!("{name}, minimum"), &|device| {
-            resize_to_minimum(device, 0, Mode::Change, &Watch::default()).map(|_| ())
+            resize(device, &ResizeOptions::to_minimum(0)).map(|_| ())
         });
     }
     assert!(

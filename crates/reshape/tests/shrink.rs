@@ -2,8 +2,8 @@
 
 mod common;
 
-use blockwright_reshape::Watch;
-use blockwright_reshape::ext4::resize::{Mode, resize, resize_to_minimum};
+use blockwright_reshape::ResizeOptions;
+use blockwright_reshape::ext4::resize::resize;
 use common::{clean, contents, device, field, have_tools, mke2fs, ok, output, scratch, tree};
 use std::fs;
 use std::path::Path;
@@ -159,7 +159,7 @@ fn shrinks_to_sizes_and_to_the_minimum() {
         for percent in [95, 80, 61, 44] {
             let what = format!("{name} to {percent} %");
             let wanted = bytes * percent / 100;
-            let resized = resize(&device(&ours), wanted, Mode::Change, &Watch::default())
+            let resized = resize(&device(&ours), &ResizeOptions::to_bytes(wanted))
                 .unwrap_or_else(|e| panic!("{what}: {e}"));
             assert!(resized.bytes() <= wanted);
             common::set_len(&ours, resized.bytes());
@@ -169,7 +169,7 @@ fn shrinks_to_sizes_and_to_the_minimum() {
         }
         fs::copy(&made, &ours).expect("copied");
         fs::copy(&made, &theirs).expect("copied");
-        let resized = resize_to_minimum(&device(&ours), 0, Mode::Change, &Watch::default())
+        let resized = resize(&device(&ours), &ResizeOptions::to_minimum(0))
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         common::set_len(&ours, resized.bytes());
         clean(&ours, name);
@@ -192,7 +192,7 @@ fn shrinks_to_sizes_and_to_the_minimum() {
         );
         // And back.
         common::set_len(&ours, bytes);
-        resize(&device(&ours), bytes, Mode::Change, &Watch::default())
+        resize(&device(&ours), &ResizeOptions::to_bytes(bytes))
             .unwrap_or_else(|e| panic!("{name}, back: {e}"));
         clean(&ours, name);
         assert!(contents(&ours) == before, "{name}: files differ");

@@ -5,7 +5,7 @@
 
 use super::{MIB, clean, contents, cut as front, fill, issues, made, made_by_us, shared};
 use blockwright::device::{MemoryDevice, SharedDevice};
-use blockwright::reshape::{self, Mode};
+use blockwright::reshape::{self, ResizeOptions};
 use blockwright_device::{CrashPolicy, RecordingDevice};
 use blockwright_test_support::testing::{assert_same, have};
 use std::collections::HashSet;
@@ -21,7 +21,7 @@ fn cut(name: &str, base: &Arc<MemoryDevice>, bytes: u64, step: usize) {
     let before = contents(base);
     let recording = Arc::new(RecordingDevice::new(base));
     let device: SharedDevice = recording.clone();
-    reshape::resize(&device, bytes, Mode::Change).expect("resized");
+    reshape::resize(&device, &ResizeOptions::to_bytes(bytes)).expect("resized");
     let length = recording.log_len();
     let mut images = 0;
     let mut kinds = HashSet::new();
@@ -50,7 +50,7 @@ fn cut(name: &str, base: &Arc<MemoryDevice>, bytes: u64, step: usize) {
                     clean(&crashed, &what);
                 }
                 // The next change finishes it.
-                reshape::resize(&shared(&crashed), bytes, Mode::Change)
+                reshape::resize(&shared(&crashed), &ResizeOptions::to_bytes(bytes))
                     .unwrap_or_else(|e| panic!("{what}: {e}"));
                 let short = front(&crashed, bytes);
                 clean(&short, &what);

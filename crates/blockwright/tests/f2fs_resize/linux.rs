@@ -2,7 +2,7 @@
 
 use super::{MIB, clean, contents, fill, made_by_us, shared};
 use blockwright::device::{BlockDevice, DevOffset, MemoryDevice, SharedDevice};
-use blockwright::reshape::{self, Mode};
+use blockwright::reshape::{self, ResizeOptions};
 use blockwright_device::{CrashPolicy, RecordingDevice};
 use blockwright_test_support::uml;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn start(device: &MemoryDevice) -> u32 {
 fn interrupted(base: &Arc<MemoryDevice>, bytes: u64) -> Arc<MemoryDevice> {
     let recording = Arc::new(RecordingDevice::new(base));
     let device: SharedDevice = recording.clone();
-    reshape::resize(&device, bytes, Mode::Change).expect("resized");
+    reshape::resize(&device, &ResizeOptions::to_bytes(bytes)).expect("resized");
     let home = start(base);
     let images = (0..recording.log_len()).map(|at| recording.image_at(at, CrashPolicy::AllKept));
     let mut between = images.filter(|image| start(image) != home);
@@ -37,10 +37,10 @@ fn linux_works_on_what_was_resized() {
     let small = made_by_us(80 * MIB, 1500 * MIB);
     fill(&small, 200, 10);
     let between = interrupted(&small, 1500 * MIB);
-    reshape::resize(&shared(&small), 1500 * MIB, Mode::Change).expect("larger");
+    reshape::resize(&shared(&small), &ResizeOptions::to_bytes(1500 * MIB)).expect("larger");
     let large = made_by_us(1500 * MIB, 1500 * MIB);
     fill(&large, 200, 10);
-    reshape::resize(&shared(&large), 120 * MIB, Mode::Change).expect("smaller");
+    reshape::resize(&shared(&large), &ResizeOptions::to_bytes(120 * MIB)).expect("smaller");
     let devices = [small, between, large];
     let mut before = Vec::new();
     let mut paths: Vec<PathBuf> = Vec::new();

@@ -7,7 +7,7 @@ mod packs;
 mod refusals;
 
 use blockwright::device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
-use blockwright::reshape::{self, Mode, Parts, Resized};
+use blockwright::reshape::{self, Mode, Parts, ResizeOptions, Resized};
 use blockwright::{ErrorKind, Volume};
 use blockwright_check::Severity;
 use blockwright_test_support::testing::{Snapshot, assert_same, have, run_ok, snapshot_volume};
@@ -140,7 +140,7 @@ pub fn clean(device: &Arc<MemoryDevice>, what: &str) {
 }
 
 fn change(device: &Arc<MemoryDevice>, bytes: u64) -> Resized {
-    reshape::resize(&shared(device), bytes, Mode::Change).expect("resized")
+    reshape::resize(&shared(device), &ResizeOptions::to_bytes(bytes)).expect("resized")
 }
 
 fn segments(resized: &Resized) -> u32 {
@@ -155,7 +155,11 @@ fn through(device: &Arc<MemoryDevice>, sizes: &[u64], what: &str) {
     let mut before = contents(device);
     for (step, bytes) in sizes.iter().enumerate() {
         let what = format!("{what}: {} MiB", bytes / MIB);
-        let planned = reshape::resize(&shared(device), *bytes, Mode::DryRun).expect("planned");
+        let planned = reshape::resize(
+            &shared(device),
+            &ResizeOptions::to_bytes(*bytes).mode(Mode::DryRun),
+        )
+        .expect("planned");
         let resized = change(device, *bytes);
         assert_eq!(resized.bytes(), *bytes, "{what}");
         assert_eq!(planned.blocks, resized.blocks, "{what}");
@@ -224,7 +228,11 @@ fn the_areas_are_as_large_as_resize_f2fs_makes_them() {
     run_ok("resize.f2fs", &[&path.display().to_string()]);
     let theirs = Arc::new(MemoryDevice::load(&path).expect("loaded"));
     let ours = segments(&change(&device, 4000 * MIB));
-    let same = reshape::resize(&shared(&theirs), 4000 * MIB, Mode::DryRun).expect("planned");
+    let same = reshape::resize(
+        &shared(&theirs),
+        &ResizeOptions::to_bytes(4000 * MIB).mode(Mode::DryRun),
+    )
+    .expect("planned");
     let theirs = segments(&same);
     assert!(ours.abs_diff(theirs) <= theirs / 100, "{ours} {theirs}");
 }
@@ -250,8 +258,13 @@ fn as_small_as_possible() {
     let device = made_by_us(2000 * MIB, 2000 * MIB);
     fill(&device, 300, 20);
     let before = contents(&device);
-    let planned = reshape::resize_to_minimum(&shared(&device), 0, Mode::DryRun).expect("planned");
-    let resized = reshape::resize_to_minimum(&shared(&device), 0, Mode::Change).expect("resized");
+    let planned = reshape::resize(
+        &shared(&device),
+        &ResizeOptions::to_minimum(0).mode(Mode::DryRun),
+    )
+    .expect("planned");
+    let resized =
+        reshape::resize(&shared(&device), &ResizeOptions::to_minimum(0)).expect("resized");
     assert!(resized.bytes() < 120 * MIB, "{resized:?}");
     assert!(
         planned.bytes() <= resized.bytes(),
@@ -260,13 +273,13 @@ fn as_small_as_possible() {
     let short = cut(&device, resized.bytes());
     clean(&short, "minimum");
     assert_same(&before, &contents(&short), &[]);
-    let again = reshape::resize_to_minimum(&shared(&short), 0, Mode::Change).expect("resized");
+    let again = reshape::resize(&shared(&short), &ResizeOptions::to_minimum(0)).expect("resized");
     assert_eq!(again.blocks, resized.blocks);
     // With room that is asked for.
     let device = made_by_us(2000 * MIB, 2000 * MIB);
     fill(&device, 10, 2);
     let resized =
-        reshape::resize_to_minimum(&shared(&device), 50 * MIB, Mode::Change).expect("resized");
+        reshape::resize(&shared(&device), &ResizeOptions::to_minimum(50 * MIB)).expect("resized");
     let short = cut(&device, resized.bytes());
     let volume = Volume::open_device(shared(&short)).expect("opened");
     let free = volume.statfs().expect("statfs");
@@ -289,7 +302,7 @@ fn refusals_have_names() {
     let device = made_by_us(100 * MIB, 100 * MIB);
     fill(&device, 100, 30);
     let kind = |bytes| {
-        let result = reshape::resize(&shared(&device), bytes, Mode::Change);
+        let result = reshape::resize(&shared(&device), &ResizeOptions::to_bytes(bytes));
         result.expect_err("refused").kind()
     };
     assert_eq!(kind(200 * MIB), ErrorKind::Invalid);
@@ -312,7 +325,7 @@ fn refusals_have_names() {
                 .write_at(DevOffset(copy), &block, Flags::empty())
                 .expect("written");
         }
-        let result = reshape::resize(&shared(&device), 200 * MIB, Mode::Change);
+        let result = reshape::resize(&shared(&device), &ResizeOptions::to_bytes(200 * MIB));
         let refused = result.expect_err("refused");
         assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     }

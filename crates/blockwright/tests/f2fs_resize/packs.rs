@@ -2,7 +2,7 @@
 
 use super::{MIB, clean, contents, cut, fill, made, made_by_us, shared};
 use blockwright::device::{BlockDevice, DevOffset, Flags, MemoryDevice};
-use blockwright::reshape::{self, Mode};
+use blockwright::reshape::{self, ResizeOptions};
 use blockwright_ondisk::f2fs::Superblock;
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_test_support::testing::{assert_same, have};
@@ -49,7 +49,7 @@ fn either_pack_is_enough() {
         let device = make(300 * MIB, 1200 * MIB);
         fill(&device, 100, 10);
         let resize = |bytes| {
-            let resized = reshape::resize(&shared(&device), bytes, Mode::Change);
+            let resized = reshape::resize(&shared(&device), &ResizeOptions::to_bytes(bytes));
             resized.expect("resized").bytes()
         };
         // Of the end alone, in both directions, and of the areas.
@@ -57,7 +57,7 @@ fn either_pack_is_enough() {
             let bytes = resize(mib * MIB);
             both_packs_count(&device, bytes, &format!("{mib} MiB, mkfs.f2fs: {mkfs}"));
         }
-        let least = reshape::resize_to_minimum(&shared(&device), MIB, Mode::Change);
+        let least = reshape::resize(&shared(&device), &ResizeOptions::to_minimum(MIB));
         let least = least.expect("resized").bytes();
         both_packs_count(&device, least, &format!("minimum, mkfs.f2fs: {mkfs}"));
     }

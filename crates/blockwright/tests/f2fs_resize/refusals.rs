@@ -2,7 +2,9 @@
 
 use super::{MIB, fill, made, made_by_us, pattern, shared};
 use blockwright::device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
-use blockwright::reshape::{self, ErrorBehaviour, ExternalJournal, Mode, Reserved, Settings};
+use blockwright::reshape::{
+    self, ErrorBehaviour, ExternalJournal, Reserved, ResizeOptions, Settings,
+};
 use blockwright::{Error, ErrorKind, OpenOptions, Result, Volume};
 use blockwright_device::{CrashPolicy, RecordingDevice};
 use blockwright_ondisk::f2fs::inode::{self, InlineFlags};
@@ -214,13 +216,14 @@ fn changes(journal: &ExternalJournal) -> Vec<Change<'static>> {
         401,
         1 << 30,
     ] {
-        let size =
-            move |device: &SharedDevice| reshape::resize(device, mib * MIB, Mode::Change).map(drop);
+        let size = move |device: &SharedDevice| {
+            reshape::resize(device, &ResizeOptions::to_bytes(mib * MIB)).map(drop)
+        };
         all.push((format!("{mib} MiB"), Box::new(size)));
     }
     for free in [0, 10, 1000] {
         let size = move |device: &SharedDevice| {
-            reshape::resize_to_minimum(device, free * MIB, Mode::Change).map(drop)
+            reshape::resize(device, &ResizeOptions::to_minimum(free * MIB)).map(drop)
         };
         all.push((format!("minimum and {free} MiB"), Box::new(size)));
     }

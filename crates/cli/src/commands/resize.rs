@@ -6,7 +6,7 @@ use crate::args::ResizeArgs;
 use crate::failure::{Failure, Result};
 use crate::image_file::{Wanted, finish, is_file, lengthen, prepare, wanted};
 use crate::output::{Out, human};
-use blockwright::reshape::{self, Mode, Parts, Resized};
+use blockwright::reshape::{self, Mode, Parts, ResizeOptions, Resized};
 use blockwright::{Error, ErrorKind};
 use blockwright_device::{DevOffset, DeviceError, OffsetDevice, OpenMode, SharedDevice};
 use blockwright_disk::table::ALIGNMENT;
@@ -239,21 +239,22 @@ fn run_in_larger(
         Wanted::More(bytes) => reshape::volume_bytes(&device)?.saturating_add(bytes),
         Wanted::Fill | Wanted::Minimum => device.geometry().bytes,
     };
-    let journal = named_journal(mode)?;
-    let watch = change.watch();
-    let resize =
-        |mode| reshape::resize_with_journal(&device, journal.as_ref(), bytes, mode, &watch);
-    if args.dry_run {
-        return Ok(resize(Mode::DryRun));
-    }
-    if let Err(refused) = resize(Mode::Rehearsal) {
-        return Ok(Err(refused));
+    let options = ResizeOptions::to_bytes(bytes)
+        .journal(named_journal(mode)?)
+        .watch(change.watch());
+    let rehearsed = options.clone().mode(match args.dry_run {
+        true => Mode::DryRun,
+        false => Mode::Rehearsal,
+    });
+    let planned = reshape::resize(&device, &rehearsed);
+    if args.dry_run || planned.is_err() {
+        return Ok(planned);
     }
     if change.is_stopped() {
         return Ok(Err(Error::new(ErrorKind::Interrupted, "resize")));
     }
     growth.write()?;
-    Ok(resize(Mode::Change))
+    Ok(reshape::resize(&device, &options.without_rehearsal()))
 }
 
 /// Changes the size, if that can be begun. `had` becomes the bytes that the volume has before.
@@ -272,31 +273,28 @@ fn run(
     let device = crate::wall::device(&args.image, mode)?;
     *had = reshape::volume_bytes(&device).ok();
     lengthen(args, &device)?;
-    let watch = &change.watch();
-    let journal = named_journal(mode)?;
-    let journal = journal.as_ref();
-    let write = match args.dry_run {
-        true => Mode::DryRun,
-        false => Mode::Change,
-    };
-    let bytes = match wanted(args)? {
-        Wanted::Minimum => {
-            let free = args.free;
-            return Ok(reshape::resize_to_minimum_with_journal(
-                &device, journal, free, write, watch,
-            ));
-        }
-        Wanted::Bytes(bytes) => bytes,
-        Wanted::Fill => device.geometry().bytes,
-        Wanted::More(bytes) => reshape::volume_bytes(&device)?.saturating_add(bytes),
-    };
     let room = device.geometry().bytes;
-    if args.dry_run && bytes > room && !is_file() {
+    let bytes = match wanted(args)? {
+        Wanted::Minimum => None,
+        Wanted::Bytes(bytes) => Some(bytes),
+        Wanted::Fill => Some(room),
+        Wanted::More(bytes) => Some(reshape::volume_bytes(&device)?.saturating_add(bytes)),
+    };
+    if let Some(bytes) = bytes.filter(|bytes| args.dry_run && *bytes > room && !is_file()) {
         return Err(Failure::new(format_args!(
             "there are {room} bytes, fewer than the {bytes} asked for"
         )));
     }
-    Ok(reshape::resize_with_journal(
-        &device, journal, bytes, write, watch,
-    ))
+    let options = match bytes {
+        Some(bytes) => ResizeOptions::to_bytes(bytes),
+        None => ResizeOptions::to_minimum(args.free),
+    };
+    let options = options
+        .mode(match args.dry_run {
+            true => Mode::DryRun,
+            false => Mode::Change,
+        })
+        .journal(named_journal(mode)?)
+        .watch(change.watch());
+    Ok(reshape::resize(&device, &options))
 }

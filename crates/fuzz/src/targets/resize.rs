@@ -1,10 +1,10 @@
 //! Sizes, features and settings of a volume, changed one after the other.
 
-use super::{Verdict, check, is_f2fs, tree, untouched};
+use super::{Verdict, check, tree, untouched};
 use crate::Target;
 use crate::base::{self, Base, options};
 use crate::patch::Input;
-use blockwright::reshape::{self, ErrorBehaviour, Mode, Reserved, Settings};
+use blockwright::reshape::{self, ErrorBehaviour, Mode, Reserved, ResizeOptions, Settings};
 use blockwright::{Error, ErrorKind};
 use blockwright_check::Mode as CheckMode;
 use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
@@ -114,19 +114,15 @@ fn files(base: &Base, device: &SharedDevice) -> Vec<String> {
     names
 }
 
-/// Errors that say that a change is not possible.
+/// Errors that say that a change is not possible. By their documentation nothing was changed.
 fn refuses(e: &Error) -> bool {
-    refused_unchanged(e) || e.kind() == ErrorKind::NoSpace
-}
-
-/// Errors after which, by their documentation, nothing was changed.
-fn refused_unchanged(e: &Error) -> bool {
     matches!(
         e.kind(),
         ErrorKind::Invalid
             | ErrorKind::Unsupported
             | ErrorKind::UnsupportedFeature
             | ErrorKind::Busy
+            | ErrorKind::NoSpace
     )
 }
 
@@ -142,26 +138,23 @@ impl Step {
         self.kind / KINDS % 8 == 7 && self.kind % KINDS < 4
     }
 
-    /// Whether it changes a size. On f2fs that mounts the volume before anything may be refused, which writes a checkpoint.
-    fn resizes(&self) -> bool {
-        self.kind % KINDS < 4
-    }
-
     fn perform(&self, device: &SharedDevice) -> Result<(), Error> {
         let n = self.n;
         let mode = match self.is_dry() {
             true => Mode::DryRun,
             false => Mode::Change,
         };
+        let resize =
+            |options: ResizeOptions| reshape::resize(device, &options.mode(mode)).map(drop);
         let set = |settings: Settings| reshape::set(device, &settings);
         match self.kind % KINDS {
             0 | 1 => {
                 // Also sizes that are not whole blocks.
                 let bytes = DEVICE_BYTES / 256 * u64::from(n) + u64::from(self.kind / KINDS) * 512;
-                reshape::resize(device, bytes, mode).map(drop)
+                resize(ResizeOptions::to_bytes(bytes))
             }
-            2 => reshape::resize_to_minimum(device, u64::from(n) << 12, mode).map(drop),
-            3 => reshape::resize(device, DEVICE_BYTES, mode).map(drop),
+            2 => resize(ResizeOptions::to_minimum(u64::from(n) << 12)),
+            3 => resize(ResizeOptions::to_bytes(DEVICE_BYTES)),
             4 | 5 => {
                 let name = FEATURES[usize::from(n) % FEATURES.len()];
                 let clear = if self.kind % KINDS == 5 { "^" } else { "" };
@@ -219,9 +212,8 @@ fn run(data: &[u8]) {
         let done = step.perform(&device);
         said.push(format!("{} {}: {done:?}", step.kind, step.n));
         let now = digest(&device);
-        let mounts = is_f2fs(base) && step.resizes();
-        let promised =
-            step.is_dry() || clean && !mounts && done.as_ref().is_err_and(refused_unchanged);
+        let refused = |e: &Error| e.changed_nothing() || clean && refuses(e);
+        let promised = step.is_dry() || done.as_ref().is_err_and(refused);
         assert!(
             now == image || !promised,
             "{}: changed by a refusal or a dry run: {said:?}",

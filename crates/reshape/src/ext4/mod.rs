@@ -26,7 +26,7 @@ mod features;
 mod files;
 mod indexes;
 mod inodes;
-mod journal_device;
+pub(crate) mod journal_device;
 mod journal_file;
 mod log;
 mod own_files;

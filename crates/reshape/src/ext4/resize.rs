@@ -29,6 +29,7 @@ use super::shape::{
 };
 use super::volume::{Volume, clear_bit, set_padding};
 use crate::error::{ReshapeError, Result};
+use crate::options::{ResizeOptions, Size};
 use crate::resized::Parts;
 use crate::watch::{Phase, Watch};
 
@@ -47,38 +48,34 @@ fn resized(old: &Geometry, new: &Geometry) -> Resized {
     }
 }
 
-/// Makes the volume on a device `bytes` bytes large, or a little smaller: whole blocks, and no last group that holds hardly more than its own
-/// metadata.
+/// Changes the size of the volume on a device.
 ///
 /// # Errors
-/// `Invalid` for sizes beyond the device; `Unsupported` for sizes that the volume's layout does not allow; `NotClean` for a volume that must be
-/// recovered or repaired first; `NoSpace`; `Interrupted` when `watch` stops it: the volume has its old size then. With all others but that and `Device` nothing was
-/// written: a change is made in memory first, without the contents of files.
-pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode, watch: &Watch) -> Result<Resized> {
-    resize_with(device, None, bytes, mode, watch)
+/// `Invalid` for sizes beyond the device; `Unsupported` for sizes that the volume's layout does not allow, and for a volume whose journal is on another device that is not
+/// given; `NotClean` for a volume that must be recovered or repaired first; `NoSpace`; `Interrupted` when the watch stops it: the volume has its old size then. With
+/// all others but that and `Device` nothing was written: a change is made in memory first, without the contents of files.
+pub fn resize(device: &SharedDevice, options: &ResizeOptions) -> Result<Resized> {
+    let place = Place::new(device, options.journal.as_ref());
+    match options.size {
+        Size::Bytes(bytes) => resize_to(&place, bytes, options),
+        Size::Minimum { free } => resize_to_minimum(&place, free, options),
+    }
 }
 
-/// As [`resize`], of a volume whose journal is on another device.
-///
-/// # Errors
-/// As [`resize`]; `Unsupported` when the volume has such a journal and it is not given.
-pub fn resize_with(
-    device: &SharedDevice,
-    journal: Option<&ExternalJournal>,
-    bytes: u64,
-    mode: Mode,
-    watch: &Watch,
-) -> Result<Resized> {
-    let place = Place::new(device, journal);
-    let rehearse = || make(&place.rehearsal(), bytes, Mode::Change, &watch.planning());
-    match mode {
-        Mode::DryRun => make(&place, bytes, mode, watch),
-        Mode::Rehearsal => rehearse(),
-        Mode::Change => {
-            rehearse()?;
-            make(&place, bytes, mode, watch)
+/// Makes the volume `bytes` bytes large, or a little smaller: whole blocks, and no last group that holds hardly more than its own metadata.
+fn resize_to(place: &Place, bytes: u64, options: &ResizeOptions) -> Result<Resized> {
+    if options.mode == Mode::Rehearsal || (options.mode == Mode::Change && options.rehearse) {
+        let rehearsed = rehearse(place, bytes, &options.watch)?;
+        if options.mode == Mode::Rehearsal {
+            return Ok(rehearsed);
         }
     }
+    make(place, bytes, options.mode, &options.watch)
+}
+
+/// Makes the volume `bytes` bytes large in memory.
+fn rehearse(place: &Place, bytes: u64, watch: &Watch) -> Result<Resized> {
+    make(&place.rehearsal(), bytes, Mode::Change, &watch.planning())
 }
 
 /// Makes what [`resize`] has looked at.
@@ -306,38 +303,21 @@ fn fewest(volume: &Volume, free: u64, slack: u64) -> Result<u64> {
     }
 }
 
-/// Makes the volume on a device as small as its files allow, with `free` bytes left free.
-///
-/// # Errors
-/// As [`resize`].
-pub fn resize_to_minimum(
-    device: &SharedDevice,
-    free: u64,
-    mode: Mode,
-    watch: &Watch,
-) -> Result<Resized> {
-    resize_to_minimum_with(device, None, free, mode, watch)
-}
-
-/// As [`resize_to_minimum`], of a volume whose journal is on another device.
-///
-/// # Errors
-/// As [`resize_with`].
-pub fn resize_to_minimum_with(
-    device: &SharedDevice,
-    journal: Option<&ExternalJournal>,
-    free: u64,
-    mode: Mode,
-    watch: &Watch,
-) -> Result<Resized> {
-    let place = Place::new(device, journal);
+/// Makes the volume as small as its files allow, with `free` bytes left free. A rehearsal finds how small that is, also when the caller has made one.
+fn resize_to_minimum(place: &Place, free: u64, options: &ResizeOptions) -> Result<Resized> {
+    let (mode, watch) = (options.mode, &options.watch);
     let mut slack = 0;
     loop {
-        let bytes = fewest(&Volume::open_watched(&place, watch)?, free, slack)?;
-        match resize_with(device, journal, bytes, mode, watch) {
+        let bytes = fewest(&Volume::open_watched(place, watch)?, free, slack)?;
+        let tried = match mode {
+            Mode::DryRun => make(place, bytes, mode, watch),
+            Mode::Rehearsal | Mode::Change => rehearse(place, bytes, watch),
+        };
+        match tried {
             Err(ReshapeError::NoSpace(_)) if slack < PIECES_SLACK_MAX => {
                 slack = (slack * 2).max(1);
             }
+            Ok(_) if mode == Mode::Change => return make(place, bytes, mode, watch),
             result => return result,
         }
     }

@@ -83,11 +83,16 @@ const OPTION_NAMES: [(&str, DefaultMountOpts); 12] = [
 /// `Interrupted` (`watch` stops it) may come after a part of the list was changed. The volume is whole after the second, and its journal as large as before.
 pub fn set(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
     rehearse(device, settings, watch)?;
-    make(
-        &Place::new(device, settings.journal.as_ref()),
-        settings,
-        watch,
-    )
+    set_rehearsed(device, settings, watch)
+}
+
+/// As [`set`], for a caller that has rehearsed the change ([`rehearse`]) while the volume was as it is now.
+///
+/// # Errors
+/// As [`set`].
+pub fn set_rehearsed(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
+    let place = Place::new(device, settings.journal.as_ref());
+    make(&place, settings, watch)
 }
 
 /// Finds what would refuse [`set`], in memory. Nothing is written.

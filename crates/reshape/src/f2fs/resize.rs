@@ -43,6 +43,7 @@ use super::store::Store;
 use super::switch::{apart, switch};
 use super::volume::{Counts, Volume, read_superblocks, superblock};
 use crate::error::{ReshapeError, Result};
+use crate::options::{ResizeOptions, Size};
 use crate::resized::{Mode, Parts, Resized};
 use crate::watch::Watch;
 
@@ -102,34 +103,33 @@ fn resized(before: &Areas, after: &Areas) -> Resized {
     }
 }
 
-/// Makes the volume on a device `bytes` bytes large, less what does not make up a block.
+/// Changes the size of the volume on a device.
 ///
 /// # Errors
 /// `Invalid` for sizes beyond the device and for those that no volume has; `Unsupported` for zoned and read-only volumes, for those on several devices, and for pinned
-/// files in the way; `NotClean` for a volume that must be recovered or repaired first; `NoSpace`; damage; `Interrupted` when `watch` stops it: the volume is
+/// files in the way; `NotClean` for a volume that must be recovered or repaired first; `NoSpace`; damage; `Interrupted` when the watch stops it: the volume is
 /// between two steps then. With all others but that and `Device` nothing was written: a change is made in memory first, without the contents of files.
-pub fn resize(device: &SharedDevice, bytes: u64, mode: Mode, watch: &Watch) -> Result<Resized> {
-    staged(device, mode, watch, &|store, mode| make(store, bytes, mode))
-}
-
-/// A change in a store, or the plan of one.
-type Change<'a> = &'a dyn Fn(Store, Mode) -> Result<Resized>;
-
-/// Plans, rehearses or makes a change. One that is made is rehearsed before.
-fn staged(device: &SharedDevice, mode: Mode, watch: &Watch, change: Change<'_>) -> Result<Resized> {
+pub fn resize(device: &SharedDevice, options: &ResizeOptions) -> Result<Resized> {
+    let change = |store: Store, mode| match options.size {
+        Size::Bytes(bytes) => make(store, bytes, mode),
+        Size::Minimum { free } => make_smallest(store, free, mode),
+    };
+    let watch = &options.watch;
     let store = Store::new(device.clone(), watch.clone());
     let rehearse = || change(Store::rehearsal(device.clone(), watch), Mode::Change);
-    match mode {
-        Mode::DryRun => change(store, mode),
+    match options.mode {
+        Mode::DryRun => change(store, Mode::DryRun),
         Mode::Rehearsal => rehearse(),
         Mode::Change => {
-            rehearse()?;
-            change(store, mode)
+            if options.rehearse {
+                rehearse()?;
+            }
+            change(store, Mode::Change)
         }
     }
 }
 
-/// Makes, or plans, what [`resize`] has been asked for.
+/// Makes the volume `bytes` bytes large, less what does not make up a block; or plans that.
 fn make(store: Store, bytes: u64, mode: Mode) -> Result<Resized> {
     let device_bytes = store.bytes();
     let volume = Volume::open(store)?;
@@ -499,22 +499,7 @@ fn nat_needed(volume: &mut Volume) -> Result<u32> {
     Ok(2)
 }
 
-/// Makes the volume on a device as small as its files allow, with `free` bytes left free.
-///
-/// # Errors
-/// As [`resize`].
-pub fn resize_to_minimum(
-    device: &SharedDevice,
-    free: u64,
-    mode: Mode,
-    watch: &Watch,
-) -> Result<Resized> {
-    staged(device, mode, watch, &|store, mode| {
-        make_smallest(store, free, mode)
-    })
-}
-
-/// Makes, or plans, what [`resize_to_minimum`] has been asked for.
+/// Makes the volume as small as its files allow, with `free` bytes left free; or plans that.
 fn make_smallest(store: Store, free: u64, mode: Mode) -> Result<Resized> {
     let mut volume = Volume::open(store.clone())?;
     let before = volume.areas();
