@@ -20,6 +20,8 @@ pub(crate) trait Kind: Clone + Eq + Hash {
 pub(crate) struct Log<K> {
     pub mode: Mode,
     max: usize,
+    /// Issues that are kept whatever the limit is.
+    beyond: usize,
     /// Issues in the order found; `true` for those that were dealt with before the first round.
     pub issues: Vec<(K, bool)>,
     known: HashSet<K>,
@@ -28,6 +30,8 @@ pub(crate) struct Log<K> {
     pub suppressed: u64,
     unsafe_found: bool,
     before_rounds: bool,
+    /// Issues whose repair is on the device, whatever becomes of others.
+    done: HashSet<K>,
 }
 
 impl<K: Kind> Log<K> {
@@ -35,12 +39,14 @@ impl<K: Kind> Log<K> {
         Self {
             mode,
             max,
+            beyond: 0,
             issues: Vec::new(),
             known: HashSet::new(),
             round: HashSet::new(),
             suppressed: 0,
             unsafe_found: false,
             before_rounds: true,
+            done: HashSet::new(),
         }
     }
 
@@ -56,7 +62,7 @@ impl<K: Kind> Log<K> {
         }
         if self.known.contains(&kind) {
             self.round.insert(kind);
-        } else if self.issues.len() < self.max {
+        } else if self.issues.len() - self.beyond < self.max {
             self.known.insert(kind.clone());
             if !self.before_rounds {
                 self.round.insert(kind.clone());
@@ -70,6 +76,24 @@ impl<K: Kind> Log<K> {
             }
         }
         repair
+    }
+
+    /// Records an issue that does not count against the limit: the report would not say otherwise what a repair gave up.
+    /// Whether the caller is to repair it.
+    pub fn problem_beyond(&mut self, kind: K) -> bool {
+        let max = std::mem::replace(&mut self.max, usize::MAX);
+        let before = self.issues.len();
+        let repair = self.problem(kind);
+        self.beyond += self.issues.len() - before;
+        self.max = max;
+        repair
+    }
+
+    /// Records an issue that was found before the rounds, and whose repair is written at once.
+    pub fn repaired_at_once(&mut self, kind: K) {
+        if self.problem(kind.clone()) {
+            self.done.insert(kind);
+        }
     }
 
     pub fn unsafe_in_round(&self) -> bool {
@@ -94,10 +118,12 @@ impl<K: Kind> Log<K> {
     /// What became of each issue. `all_left`: nothing that rounds found was repaired, and of what was found before them only
     /// what was written at once, which `changed` says.
     pub fn into_report(self, stats: Stats, changed: bool, all_left: bool) -> Report<K> {
-        let (mode, last) = (self.mode, self.round);
+        let (mode, last, done) = (self.mode, self.round, self.done);
         let outcome = |kind: &K, early: bool| {
             if kind.unrepairable() {
                 Outcome::Unrepairable
+            } else if done.contains(kind) {
+                Outcome::Repaired
             } else if mode == Mode::ReadOnly || (all_left && !(early && changed)) {
                 Outcome::Left
             } else if !last.contains(kind) || early {

@@ -2,14 +2,16 @@
 //! is no damage; and the attributes that it recovers are those that are looked at.
 
 use super::f2fs::made;
-use super::lab::f2fs::{F2Volume, clean, f2fs_tools, names, repair_f2fs, show, verify_f2fs};
+use super::lab::f2fs::{
+    F2Volume, clean, f2fs_tools, name as lab_name, names, repair_f2fs, show, verify_f2fs,
+};
 use super::tools;
 use super::trees::{self, Tree};
 use blockwright::Volume;
 use blockwright_check::Mode;
 use blockwright_check::f2fs::{CheckOptions, Report, check};
 use blockwright_device::{MemoryDevice, SharedDevice};
-use blockwright_ondisk::f2fs::inode::{self, NIDS_OFFSET, RawInodeHead};
+use blockwright_ondisk::f2fs::inode::{self, NIDS_OFFSET, RawInodeHead, WORDS_OFFSET};
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, BlockAddr, Footer, InlineFlags, Ino, Log, Nid, NodeOffset, xattr,
 };
@@ -392,13 +394,113 @@ fn discarding(v: &F2Volume, checkpoint: &Tree) -> Result<(), String> {
     written.and(mounted.close().map_err(|e| e.to_string()))
 }
 
-#[test]
-fn chains_of_nodes_are_judged_as_a_mount_judges_them() {
+/// A volume with files to be fsynced again.
+fn with_files() -> F2Volume {
     let (device, v) = made("extra_attr,inode_checksum,flexible_inline_xattr");
     v.write("/long", vec![0x77; 5 << 20]).expect("written");
     v.write("/bare", vec![0x33; 9000]).expect("written");
     v.close().expect("closed");
-    let base = F2Volume::new(device.snapshot());
+    F2Volume::new(device.snapshot())
+}
+
+/// However few issues a report may have, each file that is given up is named.
+#[test]
+fn each_file_that_is_given_up_is_named() {
+    let base = with_files();
+    let mut nodes = vec![long(&base), bare(&base)];
+    for name in ["dir/tiny", "dir/plain"] {
+        nodes.push(again(&base, base.lookup(name).nid()));
+    }
+    nodes[0].signed = false;
+    nodes[0].bytes[8] ^= 1;
+    let count = nodes.len();
+    put(&base, nodes);
+    // Damage that the checkpoint has is counted against the limit.
+    for name in ["holes", "dir"] {
+        base.edit_inode(base.lookup(name), |head| head.blocks.set(77));
+    }
+    for max_issues in [1, 2, 3, 10] {
+        let options = CheckOptions {
+            mode: Mode::Yes,
+            discard_fsynced: true,
+            max_issues,
+            ..CheckOptions::default()
+        };
+        let device = Arc::new(base.device.snapshot());
+        let report = check(device, &options).expect("checked");
+        let told = |name: &str| {
+            let kinds = report.issues.iter().map(|i| lab_name(&i.kind));
+            kinds.filter(|kind| kind == name).count()
+        };
+        let (files, given_up) = (told("RecoveryFile"), told("RecoveryDiscarded"));
+        assert_eq!((files, given_up), (count, 1), "{}", show(&report));
+        // All others count: the refusal, and two wrong counts of blocks.
+        let others = report.issues.len() - files - given_up;
+        assert_eq!(others, max_issues.min(3), "{}", show(&report));
+        assert_eq!(report.suppressed > 0, max_issues < 3, "{}", show(&report));
+    }
+}
+
+/// A mount recovers nothing while the checkpoint's inode of a file, or of a new file's directory, is damaged. Where it can be put right,
+/// nothing is given up.
+#[test]
+fn a_damaged_inode_of_the_checkpoint_does_not_cost_the_chain() {
+    type Damage = fn(&mut [u8]);
+    let damage: [(&str, Damage); 3] = [
+        ("its checksum", |b| b[WORDS_OFFSET + 8] ^= 1),
+        ("its extent", |b| b[0x15C..0x168].fill(0xEE)),
+        ("its length of a name", |b| b[0x58..0x5C].fill(0xFF)),
+    ];
+    for (what, change) in damage {
+        for owner in ["bare", ""] {
+            let v = with_files();
+            let ino = match owner {
+                "" => Ino::ROOT,
+                _ => v.lookup(owner),
+            };
+            let nodes = match owner {
+                "" => vec![with_name(&v, b"new")],
+                _ => vec![bare(&v), again(&v, v.lookup("dir/tiny").nid())],
+            };
+            put(&v, nodes);
+            let what = format!("{what} of {owner:?}");
+            let (at, mut bytes) = v.node(ino.nid());
+            let whole = bytes.clone();
+            change(&mut bytes);
+            v.put(at, &bytes);
+            let mounted = Volume::open_device(Arc::new(v.device.snapshot()) as SharedDevice);
+            let refused = mounted.is_ok_and(|m| m.read_only_reason().is_some());
+            let (report, device) = discard(&v).expect("checked");
+            let told = names(&report);
+            let named = |name: &str| told.iter().any(|n| n == name);
+            assert!(
+                !named("RecoveryDiscarded") && named("RecoveryPending"),
+                "{what}: {}",
+                show(&report)
+            );
+            assert!(report.changed, "{what}: {}", show(&report));
+            let repaired = (report.issues.iter())
+                .filter(|i| i.outcome == blockwright_check::Outcome::Repaired)
+                .count();
+            assert_eq!(repaired, 1, "{what}: {}", show(&report));
+            if what.contains("checksum") {
+                let after = device.to_vec();
+                assert!(after[at.0 as usize * 4096..][..4096] == whole[..], "{what}");
+            }
+            let mounted = Volume::open_device(device as SharedDevice).expect("opens");
+            assert_eq!(
+                mounted.read_only_reason(),
+                None,
+                "{what}, refused before: {refused}"
+            );
+            mounted.close().expect("closed");
+        }
+    }
+}
+
+#[test]
+fn chains_of_nodes_are_judged_as_a_mount_judges_them() {
+    let base = with_files();
     base.edit_inode(base.lookup("bare"), |head| {
         head.inline &= !InlineFlags::XATTR.bits();
     });

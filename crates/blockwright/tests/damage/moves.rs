@@ -1,6 +1,7 @@
 //! f2fs: names and nodes that a repair must put somewhere else, and where there is room only after it makes some.
 
 use super::f2fs::made;
+use super::lab::Rng;
 use super::lab::f2fs::{F2Volume, clean, f2fs_tools, names, repair_f2fs, show, verify_f2fs};
 use super::{tools, trees};
 use blockwright::Volume;
@@ -10,7 +11,8 @@ use blockwright_ondisk::f2fs::dir::{DentrySlots, slots_of};
 use blockwright_ondisk::f2fs::inode::{RawExtra, WORDS_OFFSET};
 use blockwright_ondisk::f2fs::summary::{SummaryBlock, SummaryKind};
 use blockwright_ondisk::f2fs::{
-    BlockAddr, FileKind, Footer, InlineFlags, InodeFlags, Log, SegNo, dir_geometry, hash,
+    BlockAddr, FileKind, Footer, InlineFlags, Ino, InodeFlags, Log, Nid, NodeOffset, SegNo,
+    SitEntry, dir_geometry, hash,
 };
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -290,8 +292,8 @@ fn a_node_among_data_moves() {
     }
 }
 
-/// A repair that makes a directory longer and moves a node needs a segment for each, and changes nodes besides. Where the checkpoint on the device
-/// leaves two segments free, or fewer, it overwrites nothing that this checkpoint names.
+/// A repair that makes a directory longer and moves a node needs places for both, and changes nodes besides. Where the checkpoint on the device
+/// leaves two segments free, or fewer, it takes holes in others, and overwrites nothing that this checkpoint names.
 #[test]
 fn new_blocks_leave_room_for_changed_ones() {
     let (device, v) = made("extra_attr,inode_checksum");
@@ -300,7 +302,8 @@ fn new_blocks_leave_room_for_changed_ones() {
             .expect("written");
     }
     let v = closed((device, v));
-    let inodes = (verify_f2fs(&v.device).expect("checked")).stats.used_inodes;
+    let stats = verify_f2fs(&v.device).expect("checked").stats;
+    let (inodes, names_before) = (stats.used_inodes, stats.names);
     let data = v.addresses(v.lookup("dir/plain"))[0];
     let (segment, _) = v.geo.segment_of(data).expect("in main");
     let valid = v.sit_entry(segment).valid;
@@ -309,7 +312,8 @@ fn new_blocks_leave_room_for_changed_ones() {
     let logs: Vec<SegNo> = (Log::ALL.iter())
         .map(|log| v.pack.checkpoint.raw.log(*log).segment)
         .collect();
-    for free in [2, 1, 0] {
+    // Other segments have one block of the checkpoint on the device, or are full of them.
+    for (free, full) in [2, 1, 0].into_iter().flat_map(|n| [(n, false), (n, true)]) {
         let mut v = v.copy();
         for n in 0..300 {
             unname(&v, "dir", &format!("a-file-with-a-longer-name-{n:03}"));
@@ -330,9 +334,13 @@ fn new_blocks_leave_room_for_changed_ones() {
                 left -= 1;
                 continue;
             }
-            entry.valid.set(77, true);
+            match full {
+                true => entry.valid.set_range(0..512, true),
+                false => entry.valid.set(77, true),
+            }
             v.set_sit(SegNo(n), entry);
         }
+        let what = format!("{free} free, others full: {full}");
         let (report, after) = repair_f2fs(&v.device, Mode::Yes);
         let report = report.expect("checked");
         // The old checkpoint is as good as before, as long as there is room for the changed blocks.
@@ -346,14 +354,101 @@ fn new_blocks_leave_room_for_changed_ones() {
                 old[bytes..bytes + 4096] != new[bytes..bytes + 4096]
             })
             .collect();
-        assert!(free < 2 || changed.is_empty(), "{free}: {changed:?}");
-        // Without room a file stays without a name: it is not lost.
+        assert!(changed.is_empty(), "{what}: {changed:?}");
         let again = verify_f2fs(&after).expect("checked");
-        assert_eq!(again.stats.used_inodes, inodes, "{free}: {}", show(&report));
-        if free == 2 {
-            assert!(!report.has_uncorrected(), "{}", show(&report));
-            assert!(again.is_clean(), "{}", show(&again));
+        assert_eq!(again.stats.used_inodes, inodes, "{what}: {}", show(&report));
+        assert!(!report.has_uncorrected(), "{what}: {}", show(&report));
+        assert!(again.is_clean(), "{what}: {}", show(&again));
+        assert_eq!(again.stats.names, names_before, "{what}");
+    }
+}
+
+/// Blocks that the NAT names, and those that the nodes there name.
+fn named(v: &F2Volume) -> Vec<u32> {
+    let mut out = Vec::new();
+    for nid in (Ino::ROOT.0..v.geo.nids()).map(Nid) {
+        let entry = v.nat_entry(nid);
+        if !v.geo.in_main(entry.block) {
+            continue;
         }
+        out.push(entry.block.0);
+        let footer = Footer::read(&v.block(entry.block)).expect("a footer");
+        let words = match entry.ino == nid.as_ino() {
+            true => {
+                let (inode, _) = v.inode(entry.ino);
+                let inline = InlineFlags::DATA | InlineFlags::DENTRY;
+                let addresses = v.addresses(entry.ino);
+                let used = match inode.inline.intersects(inline) {
+                    true => Vec::new(),
+                    false => addresses,
+                };
+                used.into_iter().map(|at| at.0).collect()
+            }
+            false if footer.offset.is_indirect() || footer.offset == NodeOffset::XATTR => {
+                Vec::new()
+            }
+            false => v.words(nid),
+        };
+        out.extend(words.into_iter().filter(|at| v.geo.in_main(BlockAddr(*at))));
+    }
+    out
+}
+
+/// Entries of the SIT became zeroes: its segments look free. A repair that takes new blocks and changes old ones overwrites none that the NAT
+/// or a node names, so the checkpoint on the device stays as good as it was until the new one is there.
+#[test]
+fn segments_that_only_look_free_are_not_taken() {
+    let (device, v) = made("extra_attr,inode_checksum");
+    for n in 0..300 {
+        v.write(
+            format!("/dir/a-file-with-a-longer-name-{n:03}"),
+            vec![n as u8; 5000],
+        )
+        .expect("written");
+        // Each sync goes on behind the last one: more segments are in use.
+        if n % 100 == 99 {
+            v.write(format!("/long-{n}"), vec![n as u8; 3 << 20])
+                .expect("written");
+            v.sync().expect("durable");
+        }
+    }
+    let base = closed((device, v));
+    let stats = verify_f2fs(&base.device).expect("checked").stats;
+    let in_use: Vec<SegNo> = (0..base.geo.main_segments)
+        .map(SegNo)
+        .filter(|s| base.sit_entry(*s).valid.count() > 0)
+        .collect();
+    let blocks = named(&base);
+    assert!(blocks.len() > 2500 && in_use.len() > 8, "{}", in_use.len());
+    for seed in 0..12 {
+        let mut rng = Rng::new(seed);
+        let mut v = base.copy();
+        for n in (0..300).filter(|_| rng.below(2) == 0) {
+            unname(&v, "dir", &format!("a-file-with-a-longer-name-{n:03}"));
+        }
+        let mut zeroed = Vec::new();
+        for segment in &in_use {
+            // In some of the copies, all of them.
+            if seed % 3 == 0 || rng.below(2) == 0 {
+                v.set_sit(*segment, SitEntry::free());
+                zeroed.push(segment.0);
+            }
+        }
+        let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+        let report = report.expect("checked");
+        let (old, new) = (v.device.to_vec(), after.to_vec());
+        let overwritten: Vec<&u32> = (blocks.iter())
+            .filter(|at| {
+                let bytes = **at as usize * 4096..(**at as usize + 1) * 4096;
+                old[bytes.clone()] != new[bytes]
+            })
+            .collect();
+        let what = format!("seed {seed}, segments {zeroed:?}");
+        assert!(overwritten.is_empty(), "{what}: {overwritten:?}");
+        assert!(!report.has_uncorrected(), "{what}: {}", show(&report));
+        let again = verify_f2fs(&after).expect("checked");
+        assert!(again.is_clean(), "{what}: {}", show(&again));
+        assert_eq!(again.stats.names, stats.names, "{what}");
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use blockwright_ondisk::f2fs::inode::{self, RawInodeHead};
 use blockwright_ondisk::f2fs::pack::Pack;
+use blockwright_ondisk::f2fs::sit::ValidMap;
 use blockwright_ondisk::f2fs::{
-    BlockAddr, Geometry, Ino, Log as F2Log, NatEntry, Nid, RawSuperblock, SitEntry,
+    BlockAddr, Geometry, Ino, Log as F2Log, NatEntry, Nid, RawSuperblock, SegNo, SitEntry,
 };
 use zerocopy::FromBytes;
 
@@ -25,12 +26,26 @@ pub(super) struct Tables {
     pub nat: BTreeMap<u32, NatEntry>,
     /// Segments with something to say: blocks in use, or a type.
     pub sit: BTreeMap<u32, SitEntry>,
-    /// Segments that the checkpoint on the device says have blocks in use.
-    pub marked: BTreeSet<u32>,
+    /// Blocks that the checkpoint on the device names, by segment: in the SIT, which damage may have zeroed, in the NAT, or in a node that
+    /// was met. None is overwritten before the repair is written.
+    pub held: BTreeMap<u32, ValidMap>,
     /// When the youngest segment was written.
     pub newest: u64,
     /// Inodes on the orphan list.
     pub orphans: BTreeSet<u32>,
+}
+
+impl Tables {
+    /// Remembers a block that the checkpoint on the device names.
+    pub fn hold(&mut self, segment: SegNo, at: u16) {
+        self.held.entry(segment.0).or_default().set(at, true);
+    }
+
+    /// Whether the checkpoint on the device names a block.
+    pub fn is_held(&self, segment: SegNo, at: u16) -> bool {
+        let map = self.held.get(&segment.0);
+        map.is_some_and(|map| map.get(at))
+    }
 }
 
 /// A check under way.
@@ -141,7 +156,22 @@ impl Checker {
     /// Changes a block.
     pub fn write(&mut self, block: BlockAddr, bytes: Vec<u8>) {
         self.changes += 1;
-        self.store.write(block, bytes);
+        if self.store.write(block, bytes) {
+            self.count_changed(block);
+        }
+    }
+
+    /// Counts a changed block among those that need a new place. In a segment of nodes and data it may be either.
+    fn count_changed(&mut self, block: BlockAddr) {
+        if self.new_blocks.places.contains(&block.0) {
+            return;
+        }
+        let place = self.geo.segment_of(block);
+        let used = place.and_then(|(segment, _)| self.scan.segments.get(&segment.0));
+        if let Some(used) = used {
+            self.new_blocks.changed[0] += usize::from(used.data > 0);
+            self.new_blocks.changed[1] += usize::from(used.nodes > 0);
+        }
     }
 
     /// A node's block; `None` for one that does not exist.

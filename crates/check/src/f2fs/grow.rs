@@ -1,12 +1,14 @@
 //! New blocks for what a repair makes longer or moves: a quota file, a directory, nodes among data.
 //!
-//! Blocks are taken from segments that neither the checkpoint on the device nor the volume as repaired so far uses. So
+//! Blocks are taken from segments that neither the checkpoint on the device nor the volume as repaired so far uses, and where
+//! there are too few of them, from holes beside blocks of the same kind, also in the segments of logs. So
 //! nothing valid is overwritten before the repair is written. A block is refused when the blocks that the repair changes, which
 //! need such places, too, would have none. SIT, summaries and counts change with them, so the next step
 //! sees a consistent volume.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use blockwright_ondisk::f2fs::checkpoint::{ALLOC_LFS, LogHead};
 use blockwright_ondisk::f2fs::inode::NIDS_OFFSET;
 use blockwright_ondisk::f2fs::node::{NodePath, node_path};
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
@@ -17,13 +19,14 @@ use blockwright_ondisk::f2fs::{
 
 use super::CheckError;
 use super::context::Checker;
-use super::state::DirBlock;
+use super::state::{DirBlock, Holes};
 
 /// A node, its entry in the NAT, and its place in its segment.
 type PlacedNode = (Nid, NatEntry, u16);
 
-/// Blocks that change because a file grows by one block: its inode, and the nodes that lead to the block.
-const CHANGED_BY_GROWTH: usize = 4;
+/// Blocks of data and of nodes that change because a file grows by one block: one that had room before; the inode, and the nodes that
+/// lead to the block.
+const CHANGED_BY_GROWTH: [usize; 2] = [1, 4];
 
 impl Checker {
     /// Gives block `at` of a file a place, with the nodes that lead to it. `None` when there is no room, or no file has such
@@ -190,7 +193,7 @@ impl Checker {
         if self.scan.blocks >= self.pack.checkpoint.raw.user_block_count.get() {
             return Ok(None);
         }
-        let Some(block) = self.take_free(summary, node)? else {
+        let Some(block) = self.take_free(summary, node, CHANGED_BY_GROWTH)? else {
             return Ok(None);
         };
         self.edit_inode(ino, |head| head.blocks.set(head.blocks.get() + 1))?;
@@ -232,11 +235,14 @@ impl Checker {
                 version: entry.version,
                 offset: 0,
             };
-            let Some(block) = self.take_free(summary, true)? else {
+            let Some(block) = self.take_free(summary, true, [0, 0])? else {
                 return Ok(());
             };
             // The old block stays as it is on the device: the checkpoint there refers to it.
-            self.store.move_change(entry.block, block);
+            if self.store.move_change(entry.block, block) {
+                let changed = &mut self.new_blocks.changed[1];
+                *changed = changed.saturating_sub(1);
+            }
             self.write(block, bytes);
             self.tables.nat.insert(nid.0, NatEntry { block, ..entry });
             self.scan.give_back(segment.0, at, true);
@@ -272,60 +278,223 @@ impl Checker {
         })
     }
 
-    /// Whether changed blocks of both kinds keep places of their own when this new block is taken. Without such a place they are written over
-    /// blocks that the checkpoint on the device names, before the new one is durable.
-    fn leaves_room(&mut self, segment: SegNo, at: u16, node: bool) -> bool {
-        let changed = self.store.pending().saturating_sub(self.new_blocks.taken);
-        let changed = changed + CHANGED_BY_GROWTH;
+    /// Whether changed blocks of both kinds keep places of their own when this new block is taken, which may be a hole. Without such a
+    /// place they are written over blocks that the checkpoint on the device names, before the new one is durable.
+    fn leaves_room(
+        &mut self,
+        (segment, at): (SegNo, u16),
+        node: bool,
+        hole: bool,
+        more: [usize; 2],
+    ) -> bool {
+        let n = usize::from(node);
+        let changed = [n, 1 - n].map(|n| self.new_blocks.changed[n] + more[n]);
         let left = |at: u16| BLOCKS_PER_SEG as usize - usize::from(at);
-        let other = self.next_new_block(!node).map_or(0, |(_, at)| left(at));
-        let segments = |left: usize| {
-            changed
-                .saturating_sub(left)
-                .div_ceil(BLOCKS_PER_SEG as usize)
+        let open = |c: &Self, node: bool| c.next_new_block(node).map_or(0, |(_, at)| left(at));
+        let own = match hole {
+            true => open(self, node),
+            false => left(at + 1),
         };
-        let needed = segments(left(at + 1)) + segments(other);
+        let needs = [
+            changed[0].saturating_sub(own),
+            changed[1].saturating_sub(open(self, !node)),
+        ];
+        let segments = |need: usize| need.div_ceil(BLOCKS_PER_SEG as usize);
+        let needed = segments(needs[0]) + segments(needs[1]);
         let is_spare = |c: &Self, s: &SegNo| *s != segment && c.is_free_segment(*s);
         let seen = self.new_blocks.spare.iter().filter(|s| is_spare(self, s));
         if seen.count() < needed {
             let free = self.following_free_segments().filter(|s| *s != segment);
             self.new_blocks.spare = free.take(needed).collect();
-            return self.new_blocks.spare.len() == needed;
+            let free = self.new_blocks.spare.len();
+            return free == needed
+                || self.holes_suffice(needs, free, node, hole.then_some(segment));
         }
         true
     }
 
-    /// Takes a free block of nodes or data that nothing on the device refers to.
-    fn take_free(&mut self, summary: Summary, node: bool) -> Result<Option<BlockAddr>, CheckError> {
+    /// Whether so many blocks of a kind, and of the other one, have room in free segments and in holes when a hole of `taken` is taken.
+    fn holes_suffice(
+        &mut self,
+        [own, other]: [usize; 2],
+        free: usize,
+        node: bool,
+        taken: Option<SegNo>,
+    ) -> bool {
+        let holes = self.holes();
+        let n = usize::from(node);
+        let mut beside = [holes.beside[n], holes.beside[1 - n]];
+        let mut left = holes.left.clone();
+        if let Some(taken) = taken {
+            beside[0] += left.remove(&taken.0).unwrap_or(0);
+            beside[0] = beside[0].saturating_sub(1);
+        }
+        let mut needs = [
+            own.saturating_sub(beside[0]),
+            other.saturating_sub(beside[1]),
+        ];
+        let free = std::iter::repeat_n(BLOCKS_PER_SEG as usize, free);
+        for room in free.chain(left.into_values()) {
+            if let Some(need) = needs.iter_mut().find(|need| **need > 0) {
+                *need = need.saturating_sub(room);
+            }
+        }
+        needs == [0, 0]
+    }
+
+    /// Where there is room in segments that are not free.
+    fn holes(&mut self) -> &mut Holes {
+        let counted = match self.new_blocks.holes.take() {
+            Some(known) => known,
+            None => self.count_holes(),
+        };
+        self.new_blocks.holes.insert(counted)
+    }
+
+    fn count_holes(&self) -> Holes {
+        let mut out = Holes::default();
+        let used = self.scan.segments.keys().chain(self.tables.held.keys());
+        let all = used.chain(self.summaries.by_segment.keys());
+        let all: BTreeSet<u32> = all.copied().collect();
+        for segment in all.into_iter().map(SegNo) {
+            let free = |at: &u16| self.is_hole(segment, *at);
+            let holes = (0..BLOCKS_PER_SEG as u16).filter(free).count();
+            if holes == 0 {
+                continue;
+            }
+            match [false, true].map(|node| self.has_holes(segment, node)) {
+                [true, true] => {
+                    out.left.insert(segment.0, holes);
+                }
+                [true, false] => out.beside[0] += holes,
+                [false, true] => out.beside[1] += holes,
+                [false, false] => {}
+            }
+        }
+        out
+    }
+
+    /// Whether new blocks of a kind may go between the blocks of a segment: no log or block of the other kind is there, and it is not free.
+    fn has_holes(&self, segment: SegNo, node: bool) -> bool {
+        let used = self.scan.segments.get(&segment.0);
+        let others = used.map_or(0, |u| if node { u.data } else { u.nodes });
+        let open = [self.next_new_block(false), self.next_new_block(true)];
+        let log = self.summaries.by_segment.get(&segment.0);
+        others == 0
+            && log.is_none_or(|(log, _)| log.is_node() == node)
+            && !open.iter().flatten().any(|(open, _)| *open == segment)
+            && !self.is_free_segment(segment)
+    }
+
+    /// Whether a place in a segment with holes is free. In that of a log it may be the one where the log goes on, if it can go on behind it; but not
+    /// that of the log where a mount looks for fsynced nodes.
+    fn is_hole(&self, segment: SegNo, at: u16) -> bool {
+        let used = self.scan.segments.get(&segment.0);
+        let log = self.summaries.by_segment.get(&segment.0);
+        let allowed = log.is_none_or(|(log, _)| {
+            let head = self.pack.checkpoint.raw.log(*log);
+            let next = *log != F2Log::WarmNode && u32::from(at) + 1 < BLOCKS_PER_SEG;
+            match head.alloc {
+                ALLOC_LFS => at < head.offset || next,
+                _ => at != head.offset,
+            }
+        });
+        allowed && !used.is_some_and(|u| u.map.get(at)) && !self.tables.is_held(segment, at)
+    }
+
+    /// A log goes on behind a block that was taken where it would have gone on.
+    pub(super) fn pass_by(&mut self, segment: SegNo, at: u16) {
+        let Some((log, _)) = self.summaries.by_segment.get(&segment.0) else {
+            return;
+        };
+        let raw = &mut self.pack.checkpoint.raw;
+        let head = raw.log(*log);
+        if head.alloc == ALLOC_LFS && at >= head.offset {
+            let offset = at + 1;
+            raw.set_log(*log, LogHead { offset, ..head });
+        }
+    }
+
+    /// The first hole for a block of a kind.
+    pub(super) fn find_hole(&mut self, node: bool) -> Option<(SegNo, u16)> {
+        let (first, mut from) = self.new_blocks.holes_from[usize::from(node)];
+        let mut found = None;
+        for segment in (first..self.geo.main_segments).map(SegNo) {
+            if self.has_holes(segment, node) {
+                let mut places = from..BLOCKS_PER_SEG as u16;
+                found = places
+                    .find(|at| self.is_hole(segment, *at))
+                    .map(|at| (segment, at));
+            }
+            if found.is_some() {
+                break;
+            }
+            from = 0;
+        }
+        let next = found.map_or((self.geo.main_segments, 0), |(s, at)| (s.0, at));
+        self.new_blocks.holes_from[usize::from(node)] = next;
+        found
+    }
+
+    /// Takes a free block of nodes or data that nothing on the device refers to, for which so many more blocks of data and of nodes change.
+    fn take_free(
+        &mut self,
+        summary: Summary,
+        node: bool,
+        more: [usize; 2],
+    ) -> Result<Option<BlockAddr>, CheckError> {
         if self.new_blocks.refused[usize::from(node)] {
             return Ok(None);
         }
         let open = self.next_new_block(node);
         let next = open.or_else(|| self.find_free_segment().map(|s| (s, 0)));
-        let Some((segment, at)) = next.filter(|(s, at)| self.leaves_room(*s, *at, node)) else {
+        let next = next.filter(|place| self.leaves_room(*place, node, false, more));
+        let next = match next {
+            Some((segment, at)) => {
+                let slot = if node {
+                    &mut self.new_blocks.node
+                } else {
+                    &mut self.new_blocks.data
+                };
+                *slot = Some((segment, at + 1));
+                Some((segment, at))
+            }
+            None => {
+                let hole = self.find_hole(node);
+                let hole = hole.filter(|place| self.leaves_room(*place, node, true, more));
+                if let Some((segment, _)) = hole {
+                    let holes = self.holes();
+                    let more = holes.left.remove(&segment.0).unwrap_or(0);
+                    let own = &mut holes.beside[usize::from(node)];
+                    *own = (*own + more).saturating_sub(1);
+                }
+                hole
+            }
+        };
+        let Some((segment, at)) = next else {
             self.new_blocks.refused[usize::from(node)] = true;
             return Ok(None);
         };
         let Some(start) = self.geo.segment_start(segment) else {
             return Ok(None);
         };
-        let slot = if node {
-            &mut self.new_blocks.node
-        } else {
-            &mut self.new_blocks.data
-        };
-        *slot = Some((segment, at + 1));
-        self.new_blocks.taken += 1;
+        let block = BlockAddr(start.0 + u32::from(at));
+        self.new_blocks.places.insert(block.0);
         self.scan.take(segment.0, at, node);
+        self.pass_by(segment, at);
+        let used = self.scan.segments.get(&segment.0);
+        let first = used.is_some_and(|u| u.map.count() == 1);
         let newest = self.tables.newest;
+        let log = self.summaries.by_segment.get(&segment.0).map(|(l, _)| *l);
         let sit = &mut self.tables.sit;
         let entry = sit.entry(segment.0).or_insert_with(SitEntry::free);
-        if entry.valid.count() == 0 {
-            entry.log = if node {
+        if first {
+            let kind = if node {
                 F2Log::WarmNode
             } else {
                 F2Log::WarmData
             };
+            entry.log = log.unwrap_or(kind);
             entry.mtime = newest;
         }
         entry.valid.set(at, true);
@@ -334,13 +503,17 @@ impl Checker {
         } else {
             SummaryKind::Data
         };
+        if log.is_some() {
+            // Those of its other blocks are known, too, when the checkpoint had none.
+            self.fill_missing_summaries();
+        }
         self.put_summaries(segment, kind, &[(at, summary)])?;
-        if at == 0 {
+        if first && log.is_none() {
             let raw = &mut self.pack.checkpoint.raw;
             let free = raw.free_segment_count.get();
             raw.free_segment_count.set(free.saturating_sub(1));
         }
         self.changes += 1;
-        Ok(Some(BlockAddr(start.0 + u32::from(at))))
+        Ok(Some(block))
     }
 }

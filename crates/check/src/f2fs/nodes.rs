@@ -358,6 +358,9 @@ impl Checker {
         let Some((segment, offset)) = self.geo.segment_of(block) else {
             return Ok(());
         };
+        if self.repairing() && !self.new_blocks.places.contains(&block.0) {
+            self.tables.hold(segment, offset);
+        }
         self.count_data(w);
         let (first, start, len) = w.inode.extent;
         if at >= first.0 && at - first.0 < u64::from(len) {

@@ -323,9 +323,8 @@ impl Checker {
 
     pub(super) fn is_free_segment(&self, SegNo(n): SegNo) -> bool {
         let used = (self.scan.segments.get(&n)).is_some_and(|u| u.map.count() > 0);
-        // Blocks that the checkpoint on the device still uses must not be overwritten before the new checkpoint is durable.
-        let marked = self.tables.marked.contains(&n);
-        !used && !marked && !self.summaries.by_segment.contains_key(&n)
+        let held = self.tables.held.contains_key(&n);
+        !used && !held && !self.summaries.by_segment.contains_key(&n)
     }
 
     /// Lets a log go on in a free segment; where there is none, at a free block of its own.

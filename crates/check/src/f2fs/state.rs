@@ -113,19 +113,34 @@ pub(super) struct SsaCache {
     pub blocks: HashMap<u32, Vec<u8>>,
 }
 
+/// Blocks in segments that are not free which neither the repair nor the checkpoint on the device uses.
+#[derive(Default)]
+pub(super) struct Holes {
+    /// Beside data, and beside nodes.
+    pub beside: [usize; 2],
+    /// In segments of which the repair uses nothing any more: either kind may take one.
+    pub left: BTreeMap<u32, usize>,
+}
+
 /// Where the next new blocks are: of nodes, and of data.
 #[derive(Default)]
 pub(super) struct NewBlocks {
     pub node: Option<(SegNo, u16)>,
     pub data: Option<(SegNo, u16)>,
-    /// How many were taken.
-    pub taken: usize,
+    /// Those that were taken.
+    pub places: HashSet<u32>,
+    /// Other blocks that were changed, and need a new place: of data, and of nodes.
+    pub changed: [usize; 2],
     /// No segment in front of it is free, in this round.
     pub free_from: u32,
     /// No node's number in front of it is free, in this round.
     pub nid_from: u32,
     /// Free segments seen last, which changed blocks may need.
     pub spare: Vec<SegNo>,
+    /// Where there is room besides, once it was counted in this round.
+    pub holes: Option<Holes>,
+    /// No hole is in front of it, in this round: of data, and of nodes.
+    pub holes_from: [(u32, u16); 2],
     /// Kinds that got no block in this round because no segment has room.
     pub refused: [bool; 2],
 }
@@ -135,6 +150,8 @@ impl NewBlocks {
     pub fn begin_round(&mut self) {
         (self.free_from, self.nid_from) = (0, 0);
         self.spare.clear();
+        self.holes = None;
+        self.holes_from = [(0, 0); 2];
         self.refused = [false; 2];
     }
 

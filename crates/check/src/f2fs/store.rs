@@ -82,10 +82,10 @@ impl Store {
         Ok(out)
     }
 
-    /// Changes a block, in memory.
-    pub fn write(&mut self, block: BlockAddr, bytes: Vec<u8>) {
+    /// Changes a block, in memory. Whether it was not changed before.
+    pub fn write(&mut self, block: BlockAddr, bytes: Vec<u8>) -> bool {
         debug_assert_eq!(bytes.len(), BLOCK_SIZE);
-        self.overlay.insert(block.0, bytes.into());
+        self.overlay.insert(block.0, bytes.into()).is_none()
     }
 
     /// The changed blocks, which are forgotten.
@@ -98,11 +98,13 @@ impl Store {
         self.overlay.keys().map(|n| BlockAddr(*n)).collect()
     }
 
-    /// Makes a changed block another one; the old one is as it was.
-    pub fn move_change(&mut self, from: BlockAddr, to: BlockAddr) {
-        if let Some(bytes) = self.overlay.remove(&from.0) {
-            self.overlay.insert(to.0, bytes);
-        }
+    /// Makes a changed block another one; the old one is as it was. Whether it was changed.
+    pub fn move_change(&mut self, from: BlockAddr, to: BlockAddr) -> bool {
+        let Some(bytes) = self.overlay.remove(&from.0) else {
+            return false;
+        };
+        self.overlay.insert(to.0, bytes);
+        true
     }
 
     /// How many blocks were changed.

@@ -230,8 +230,13 @@ impl Checker {
         for (segment, entry) in journal {
             self.tables.sit.insert(segment.0, *entry);
         }
-        let marked = self.tables.sit.iter().filter(|(_, e)| e.valid.count() > 0);
-        self.tables.marked = marked.map(|(segment, _)| *segment).collect();
+        let stored = self.tables.sit.iter().filter(|(_, e)| e.valid.count() > 0);
+        self.tables.held = stored.map(|(segment, e)| (*segment, e.valid)).collect();
+        let nodes = self.tables.nat.values();
+        let places: Vec<_> = nodes.filter_map(|e| geo.segment_of(e.block)).collect();
+        for (segment, at) in places {
+            self.tables.hold(segment, at);
+        }
         self.tables.newest = self.tables.sit.values().map(|e| e.mtime).max().unwrap_or(0);
         Ok(())
     }

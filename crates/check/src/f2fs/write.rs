@@ -2,8 +2,8 @@
 //!
 //! Changed nodes and directory blocks go to free segments, SIT and NAT blocks to their other copies. All of it becomes
 //! valid with the pack that names it: the older one is overwritten. Only summaries of segments are written in place,
-//! because every reader verifies them. When there is no free segment, changed blocks are written in place too; no new block
-//! takes the last one that they need.
+//! because every reader verifies them. When no segment is free, changed blocks go beside others of their kind, where neither
+//! checkpoint has a block. Only where nothing is free they are written in place too; no new block takes the last place that they need.
 //!
 //! Crash order: blocks, tables and summaries; flush; the pack but its last block; flush; its last
 //! block; flush; superblocks. Until the last block is there, the old pack counts, and nothing that it
@@ -89,7 +89,7 @@ impl Checker {
     }
 
     /// The new pack names the summaries of all logs.
-    fn fill_missing_summaries(&mut self) {
+    pub(super) fn fill_missing_summaries(&mut self) {
         for (segment, (log, block)) in &mut self.summaries.by_segment {
             if block.is_some() {
                 continue;
@@ -116,11 +116,16 @@ impl Checker {
             .as_ref()
             .is_none_or(|f| u32::from(f.next) >= BLOCKS_PER_SEG)
         {
-            let segment = self.find_free_segment()?;
-            *slot = Some(Fresh { segment, next: 0 });
-            // Taken at once, so that the other kind does not find it.
-            self.scan.segments.entry(segment.0).or_default();
-            self.tables.marked.insert(segment.0);
+            *slot = self
+                .find_free_segment()
+                .map(|segment| Fresh { segment, next: 0 });
+        }
+        if slot.is_none() {
+            let (segment, at) = self.find_hole(node)?;
+            self.scan.take(segment.0, at, node);
+            self.pass_by(segment, at);
+            let start = self.geo.segment_start(segment)?;
+            return Some(BlockAddr(start.0 + u32::from(at)));
         }
         let fresh = slot.as_mut()?;
         let (segment, offset) = (fresh.segment, fresh.next);
@@ -142,7 +147,7 @@ impl Checker {
             return Ok(from);
         };
         // Blocks that the old checkpoint does not use may be written in place.
-        if !self.tables.marked.contains(&old.0) {
+        if !self.tables.is_held(old, at) {
             self.mark_segment(old, node);
             self.note_owner(old, at, summary, node)?;
             return Ok(from);
@@ -163,14 +168,14 @@ impl Checker {
     fn mark_segment(&mut self, segment: SegNo, node: bool) {
         let newest = self.tables.newest;
         let log = if node { F2Log::HotNode } else { F2Log::HotData };
+        let known = self.summaries.by_segment.get(&segment.0);
+        let log = known.map_or(log, |(log, _)| *log);
         let entry = self
             .tables
             .sit
             .entry(segment.0)
             .or_insert_with(SitEntry::free);
-        if !self.summaries.by_segment.contains_key(&segment.0) && entry.log.is_node() != node
-            || entry.valid.count() == 0
-        {
+        if entry.log.is_node() != node || entry.valid.count() == 0 {
             entry.log = log;
             entry.mtime = newest;
         }
