@@ -311,7 +311,7 @@ fn a_listing_of_composefs_is_a_source() {
     let lines = format!(
         "/ 4096 40755 4 10 20 0 1695372970.944925700 - - - user.x=a\\x3db security.selinux=u:r:t:s0\\x00\n\
          /a\\x20dir 27 41777 2 1000 1000 0 5.1 - - -\n\
-         /later-hardlink 3 @100644 2 0 0 0 0.0 /a\\x20dir/inline - -\n\
+         /later-hardlink 3 @0 2 0 0 0 0.0 /a\\x20dir/inline - -\n\
          /a\\x20dir/inline 10 100600 2 1 2 0 7.0 - some-text\\n -\n\
          /big 700001 100644 1 0 0 0 0.0 35/big - {digest}\n\
          /empty 0 100644 1 0 0 0 0.0 - - -\n\

@@ -230,8 +230,12 @@ impl Listing<'_, '_> {
                 .map_or(0, |c| (c.len() as u64).min(bytes));
         self.rules.budget.entry(kept)?;
         let kind = u16::try_from(line.mode & !0o7777).ok();
-        let kind = kind.and_then(FileKind::from_mode);
-        let kind = kind.ok_or_else(|| invalid("the mode is that of no kind of file"))?;
+        let kind = match kind.and_then(FileKind::from_mode) {
+            Some(kind) => kind,
+            // Of a hard link only path and payload count.
+            None if line.hard_link => FileKind::Regular,
+            None => return Err(invalid("the mode is that of no kind of file")),
+        };
         let slash = line.path.iter().rposition(|b| *b == b'/').unwrap_or(0);
         let above = self.tree.find(&line.path[..slash])?;
         if self.tree.tree.node(above).kind != FileKind::Directory {
