@@ -438,6 +438,44 @@ fn qcow2_images_are_images() {
         );
         good(away, &["ls", how, "--allow-backing", "IMAGE"]);
     }
+    // An external data file, beside the image and elsewhere.
+    for raw in ["off", "on"] {
+        let (image, data) = (
+            &below.join(format!("e-{raw}.qcow2")),
+            below.join(format!("e-{raw}.raw")),
+        );
+        let options = format!("data_file={},data_file_raw={raw}", data.display());
+        ok(Command::new("qemu-img")
+            .args(["create", "-q", "-f", "qcow2", "-o", &options])
+            .arg(image)
+            .arg("96M"));
+        good(image, &["mkfs", "-q", "--from", from, "IMAGE"]);
+        for how in ["--sandbox=require", "--sandbox=off"] {
+            good(image, &["cp", how, "IMAGE:/file", "IMAGE:/twice"]);
+            assert_eq!(good(image, &["cat", how, "IMAGE:/twice"]).len(), 300_000);
+            good(image, &["check", "-n", how, "IMAGE"]);
+        }
+        ok(Command::new("qemu-img").arg("check").arg(image));
+        if raw == "on" {
+            assert_eq!(good(&data, &["cat", "IMAGE:/twice"]).len(), 300_000);
+        }
+        let inner = scratch.dir(&format!("inner-{raw}"));
+        let away = &inner.join("away.qcow2");
+        fs::copy(image, away).unwrap();
+        for how in ["--sandbox=require", "--sandbox=off"] {
+            let says = [
+                "external data file",
+                "outside of the image's folder",
+                "--allow-backing",
+            ];
+            refused(&mut bw(away, &["ls", how, "IMAGE"]), 1, &says);
+            good(away, &["rm", how, "--allow-backing", "IMAGE:/twice"]);
+            good(
+                away,
+                &["cp", how, "--allow-backing", "IMAGE:/file", "IMAGE:/twice"],
+            );
+        }
+    }
     // A disk with partitions inside.
     let disk = &gpt(&scratch);
     let packed = &scratch.path("disk.qcow2");

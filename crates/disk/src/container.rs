@@ -1,8 +1,9 @@
 //! Container formats: detects the format of a file, and opens the disk in it.
 //!
 //! # Other files
-//! A qcow2 file can name a backing file. The author of the image chose that name, so it may be any file that the user can read.
-//! [`resolve`] accepts only names of files in the image's own folder, unless the caller allows others.
+//! A qcow2 file can name a backing file, and a file that has its data. The author of the image chose these names, so they may be any file that the user
+//! can read, or write. [`resolve`] accepts only names of files in the image's own folder, unless the caller allows others. A data file's bytes are data,
+//! whatever they look like.
 
 use crate::file::{head, read_any};
 use crate::qcow2::{self, Qcow2};
@@ -102,19 +103,49 @@ pub fn detect_file(path: &Path) -> Format {
         .unwrap_or(Format::Raw)
 }
 
-/// Opens the backing file of an image. Arguments: the image's path, and the name as it is written
-/// there.
-pub type BackingOpener<'a> = dyn FnMut(&Path, &[u8]) -> Result<(PathBuf, SharedDevice)> + 'a;
+/// What an image needs another file for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Contents that the image does not have. Only read.
+    Backing,
+    /// The image's data; written when the image is.
+    Data,
+}
 
-/// Opens backing files of the host for reading, those in the image's folder, or any.
-pub fn open_backing(
+impl Role {
+    fn noun(self) -> &'static str {
+        match self {
+            Role::Backing => "backing file",
+            Role::Data => "external data file",
+        }
+    }
+}
+
+/// Another file that an image names.
+#[derive(Clone, Debug)]
+pub struct Other<'a> {
+    /// The image.
+    pub image: &'a Path,
+    /// The name as it is written there.
+    pub name: &'a [u8],
+    /// What the file is for.
+    pub role: Role,
+    /// Whether it is only read.
+    pub read_only: bool,
+}
+
+/// Opens the other files of an image.
+pub type Opener<'a> = dyn FnMut(&Other<'_>) -> Result<(PathBuf, SharedDevice)> + 'a;
+
+/// Opens other files of the host, those in the image's folder, or any.
+pub fn open_others(
     mode: OpenMode,
     allow_any: bool,
-) -> impl FnMut(&Path, &[u8]) -> Result<(PathBuf, SharedDevice)> {
-    move |image, name| {
-        let path = resolve(image, name, allow_any)?;
+) -> impl FnMut(&Other<'_>) -> Result<(PathBuf, SharedDevice)> {
+    move |other| {
+        let path = resolve(other.image, other.name, other.role, allow_any)?;
         let mode = OpenMode {
-            read_only: true,
+            read_only: other.read_only,
             ..mode
         };
         let device = blockwright_device::open(&path, mode)?;
@@ -122,16 +153,17 @@ pub fn open_backing(
     }
 }
 
-/// The path of a backing file, from its name in an image.
+/// The path of another file, from its name in an image.
 ///
 /// # Errors
 /// [`Error::Denied`] when it is not in the image's folder, unless `allow_any`; [`Error::Unsupported`] for names that are not those of files;
 /// [`Error::NotFound`].
-pub fn resolve(image: &Path, name: &[u8], allow_any: bool) -> Result<PathBuf> {
+pub fn resolve(image: &Path, name: &[u8], role: Role, allow_any: bool) -> Result<PathBuf> {
     let shown = String::from_utf8_lossy(name).into_owned();
+    let noun = role.noun();
     if name.contains(&0) || name.starts_with(b"json:") {
         return Err(Error::Unsupported(format!(
-            "the backing file is given as {shown:?}, and not as a path"
+            "the {noun} is given as {shown:?}, and not as a path"
         )));
     }
     let name = name.strip_prefix(b"file:").unwrap_or(name);
@@ -140,35 +172,50 @@ pub fn resolve(image: &Path, name: &[u8], allow_any: bool) -> Result<PathBuf> {
         _ => Path::new("."),
     };
     let path = folder.join(blockwright_device::os_name::of(name));
-    let missing = |e: std::io::Error| Error::NotFound(format!("the backing file {shown:?}: {e}"));
+    let missing = |e: std::io::Error| Error::NotFound(format!("the {noun} {shown:?}: {e}"));
     let real = std::fs::canonicalize(&path).map_err(missing)?;
     if !allow_any {
         let folder = std::fs::canonicalize(folder).map_err(missing)?;
         if !real.starts_with(&folder) {
             return Err(Error::Denied(format!(
-                "the backing file {shown:?} is outside of the image's folder; --allow-backing opens it"
+                "the {noun} {shown:?} is outside of the image's folder; --allow-backing opens it"
             )));
         }
         if !real.is_file() {
             return Err(Error::Denied(format!(
-                "the backing file {shown:?} is not a regular file; --allow-backing opens it"
+                "the {noun} {shown:?} is not a regular file; --allow-backing opens it"
             )));
         }
     }
     Ok(real)
 }
 
-/// The backing files of an image, down the chain: for each, the image that names it, its name there, and the path. Reads the first bytes of each
-/// file, and nothing else. For processes that open all that they need before they confine themselves.
+/// A file that an image names, found by [`chain`].
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// The image that names it.
+    pub image: PathBuf,
+    /// The name as it is written there.
+    pub name: Vec<u8>,
+    /// What it is for.
+    pub role: Role,
+    /// Whether it is only read: all but the data file of the image itself.
+    pub read_only: bool,
+    /// Where it is, as [`resolve`] found it.
+    pub path: Result<PathBuf>,
+}
+
+/// The other files of an image, down the chain of backing files. Reads the first bytes of each image, and nothing else. For processes that open all that
+/// they need before they confine themselves.
 ///
 /// # Errors
 /// Those of [`resolve`] end the list: they are reported when the image is opened.
 #[must_use]
-pub fn chain(image: &Path, allow_any: bool) -> Vec<(PathBuf, Vec<u8>, Result<PathBuf>)> {
+pub fn chain(image: &Path, allow_any: bool) -> Vec<Named> {
     use std::io::Read;
-    let mut found: Vec<(PathBuf, Vec<u8>, Result<PathBuf>)> = Vec::new();
+    let mut found: Vec<Named> = Vec::new();
     let mut at = image.to_owned();
-    while found.len() < CHAIN_MAX {
+    for depth in 0..CHAIN_MAX {
         let mut head = Vec::new();
         // Opening anything else, a pipe for example, could wait.
         let is_file = std::fs::metadata(&at).is_ok_and(|meta| {
@@ -180,13 +227,27 @@ pub fn chain(image: &Path, allow_any: bool) -> Vec<(PathBuf, Vec<u8>, Result<Pat
             file.read_to_end(&mut head).ok()
         });
         let references = read.and_then(|_| qcow2::references(&head).ok().flatten());
-        let Some(name) = references.and_then(|r| r.backing) else {
+        let Some(references) = references else {
             break;
         };
-        let path = resolve(&at, &name, allow_any);
-        let next = path.clone();
-        found.push((at, name, path));
-        match next {
+        let mut note = |name: Vec<u8>, role: Role, read_only: bool| {
+            let path = resolve(&at, &name, role, allow_any);
+            found.push(Named {
+                image: at.clone(),
+                name,
+                role,
+                read_only,
+                path: path.clone(),
+            });
+            path
+        };
+        if let Some(name) = references.data_file.filter(|_| references.external_data) {
+            let _told_when_opened = note(name, Role::Data, depth > 0);
+        }
+        let Some(name) = references.backing else {
+            break;
+        };
+        match note(name, Role::Backing, true) {
             Ok(next) => at = next,
             Err(_) => break,
         }
@@ -201,52 +262,103 @@ pub fn chain(image: &Path, allow_any: bool) -> Vec<(PathBuf, Vec<u8>, Result<Pat
 pub fn open(
     path: &Path,
     device: SharedDevice,
-    opener: &mut BackingOpener<'_>,
+    opener: &mut Opener<'_>,
 ) -> Result<(Format, SharedDevice)> {
-    layer(path, device, opener, &mut Vec::new())
+    let mut chain = Chain {
+        opener,
+        depth: 0,
+        seen: Vec::new(),
+    };
+    chain.layer(path, device)
 }
 
-fn layer(
-    path: &Path,
-    device: SharedDevice,
-    opener: &mut BackingOpener<'_>,
-    above: &mut Vec<PathBuf>,
-) -> Result<(Format, SharedDevice)> {
-    let format = detect_on(&device)?;
-    let device = match format {
-        Format::Raw => device,
-        Format::Simg => simg::open(device)?,
-        Format::Vhd | Format::VhdFixed => vhd::open(device)?,
-        Format::Vmdk => vmdk::open(device)?,
-        Format::Qcow2 => {
-            let start = head(&device, qcow2::HEAD_BYTES)?;
-            above.push(path.to_owned());
-            let references = qcow2::references(&start)?.unwrap_or_default();
-            let backing = match references.backing {
-                None => None,
-                Some(name) => {
-                    if above.len() > CHAIN_MAX {
-                        return Err(Error::Corrupt(format!(
-                            "the chain of backing files has more than {CHAIN_MAX}"
-                        )));
-                    }
-                    let (path, file) = opener(path, &name)?;
-                    if above.contains(&path) {
-                        return Err(Error::Corrupt(format!(
-                            "the chain of backing files comes back to {}",
-                            path.display()
-                        )));
-                    }
-                    // A raw backing file can hold anything, also what looks like a container.
-                    let is_raw = references.backing_format.as_deref() == Some(b"raw");
-                    match is_raw {
-                        true => Some(file),
-                        false => Some(layer(&path, file, opener, above)?.1),
-                    }
+/// An image that is being opened, and what is below it.
+struct Chain<'a, 'b> {
+    opener: &'a mut Opener<'b>,
+    /// Images so far.
+    depth: usize,
+    /// Their files, and those of their data.
+    seen: Vec<PathBuf>,
+}
+
+impl Chain<'_, '_> {
+    fn layer(&mut self, path: &Path, device: SharedDevice) -> Result<(Format, SharedDevice)> {
+        let format = detect_on(&device)?;
+        let device = match format {
+            Format::Raw => device,
+            Format::Simg => simg::open(device)?,
+            Format::Vhd | Format::VhdFixed => vhd::open(device)?,
+            Format::Vmdk => vmdk::open(device)?,
+            Format::Qcow2 => self.qcow2(path, device)?,
+        };
+        Ok((format, device))
+    }
+
+    fn qcow2(&mut self, path: &Path, device: SharedDevice) -> Result<SharedDevice> {
+        let start = head(&device, qcow2::HEAD_BYTES)?;
+        let references = qcow2::references(&start)?.unwrap_or_default();
+        self.depth += 1;
+        // As the names of other files are resolved. A confined process cannot, and has resolved them before.
+        self.seen
+            .push(std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
+        let data = match (references.external_data, references.data_file) {
+            (false, _) => None,
+            (true, None) => {
+                return Err(Error::Unsupported(
+                    "qcow2: its data is in an external data file, whose name it does not have"
+                        .to_owned(),
+                ));
+            }
+            (true, Some(name)) => {
+                let read_only = device.geometry().read_only;
+                let (path, data) = self.other(path, &name, Role::Data, read_only)?;
+                self.seen.push(path);
+                Some(data)
+            }
+        };
+        let backing = match references.backing {
+            None => None,
+            Some(_) if self.depth > CHAIN_MAX => {
+                return Err(Error::Corrupt(format!(
+                    "the chain of backing files has more than {CHAIN_MAX}"
+                )));
+            }
+            Some(name) => {
+                let (path, file) = self.other(path, &name, Role::Backing, true)?;
+                // A raw backing file can hold anything, also what looks like a container.
+                let is_raw = references.backing_format.as_deref() == Some(b"raw");
+                match is_raw {
+                    true => Some(file),
+                    false => Some(self.layer(&path, file)?.1),
                 }
-            };
-            Arc::new(Qcow2::open(device, backing)?)
+            }
+        };
+        Ok(Arc::new(Qcow2::open_with_data(device, backing, data)?))
+    }
+
+    fn other(
+        &mut self,
+        image: &Path,
+        name: &[u8],
+        role: Role,
+        read_only: bool,
+    ) -> Result<(PathBuf, SharedDevice)> {
+        let (path, device) = (self.opener)(&Other {
+            image,
+            name,
+            role,
+            read_only,
+        })?;
+        match self.seen.contains(&path) {
+            true => Err(Error::Corrupt(format!(
+                "the {} comes back to {}",
+                match role {
+                    Role::Backing => "chain of backing files",
+                    Role::Data => "external data file",
+                },
+                path.display()
+            ))),
+            false => Ok((path, device)),
         }
-    };
-    Ok((format, device))
+    }
 }

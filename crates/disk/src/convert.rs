@@ -47,6 +47,7 @@ pub fn convert(
                 bytes: bytes.next_multiple_of(512),
                 cluster_bits: CLUSTER_BITS,
                 backing: None,
+                data_file: None,
             };
             let file = HostDevice::create_with(path, qcow2::file_bytes(&options), mode)?;
             into_qcow2(disk, file, &options, progress)

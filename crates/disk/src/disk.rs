@@ -1,6 +1,6 @@
 //! An open disk: the device in a container, its partition table, and its partitions as devices.
 
-use crate::container::{self, BackingOpener, Format};
+use crate::container::{self, Format, Opener};
 use crate::{Error, Partition, Place, Result, Selector, Table};
 use blockwright_device::{DevOffset, DeviceError, OffsetDevice, OpenMode, SharedDevice};
 use std::path::Path;
@@ -15,7 +15,7 @@ pub struct Disk {
 
 impl Disk {
     /// Opens the disk in a file, on a block device, or behind an address, whichever container it is in. A partition that the path names is
-    /// ignored. Backing files are opened in the image's folder.
+    /// ignored. Backing files and external data files are opened in the image's folder.
     ///
     /// # Errors
     /// As [`open_file`], and as [`container::open`].
@@ -23,7 +23,7 @@ impl Disk {
         Self::open_with(path, mode, false)
     }
 
-    /// As [`Disk::open`]; `allow_backing` opens backing files anywhere.
+    /// As [`Disk::open`]; `allow_backing` opens backing files and external data files anywhere.
     ///
     /// # Errors
     /// As [`Disk::open`].
@@ -33,15 +33,15 @@ impl Disk {
         Self::on(
             &file,
             device,
-            &mut container::open_backing(mode, allow_backing),
+            &mut container::open_others(mode, allow_backing),
         )
     }
 
-    /// The disk on a device that was opened from `file`; `opener` opens its backing files.
+    /// The disk on a device that was opened from `file`; `opener` opens the other files that it names.
     ///
     /// # Errors
     /// As [`container::open`].
-    pub fn on(file: &Path, device: SharedDevice, opener: &mut BackingOpener<'_>) -> Result<Self> {
+    pub fn on(file: &Path, device: SharedDevice, opener: &mut Opener<'_>) -> Result<Self> {
         let (format, device) = container::open(file, device, opener)?;
         Ok(Disk { device, format })
     }

@@ -150,6 +150,7 @@ impl Disk {
             bytes,
             cluster_bits: CLUSTER_BITS,
             backing: Some((name.to_vec(), backing_format(self.format()))),
+            data_file: None,
         };
         if !file.geometry().read_only && is_unmade(&file, &options)? {
             if file.geometry().bytes == 0 {
@@ -257,6 +258,7 @@ mod tests {
             bytes: 1 << 20,
             cluster_bits: CLUSTER_BITS,
             backing: Some((b"/base".to_vec(), "raw")),
+            data_file: None,
         };
         let empty = MemoryDevice::new(qcow2::file_bytes(&options));
         let recording = Arc::new(RecordingDevice::new(&empty));

@@ -23,6 +23,7 @@ fn in_memory(bytes: u64, cluster_bits: u32) -> Arc<MemoryDevice> {
         bytes,
         cluster_bits,
         backing: None,
+        data_file: None,
     };
     create(&shared, &options).unwrap();
     file
@@ -317,6 +318,7 @@ fn cuts_leave_leaks_at_most() {
                 bytes: 4 * MIB,
                 cluster_bits: bits,
                 backing: Some((b"below.img".to_vec(), "raw")),
+                data_file: None,
             };
             create(&(base.clone() as SharedDevice), &options).unwrap();
         }

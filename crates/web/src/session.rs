@@ -162,11 +162,11 @@ impl Session {
         self.disk = None;
         let mode = OpenMode::read_only();
         let file = blockwright_device::open(&self.image, mode)?;
-        let mut no_other_file = |_: &std::path::Path, name: &[u8]| {
+        let mut no_other_file = |other: &blockwright_disk::container::Other<'_>| {
             Err(blockwright_disk::Error::Unsupported(format!(
-                "this image is a layer over another file, {:?}; a page sees one file only. \
+                "this image needs another file, {:?}; a page sees one file only. \
                  `qemu-img convert` or `blockwright disk convert` makes one image of both",
-                String::from_utf8_lossy(name)
+                String::from_utf8_lossy(other.name)
             )))
         };
         let disk = Disk::on(&self.image, file, &mut no_other_file).map_err(disk_error)?;

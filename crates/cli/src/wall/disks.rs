@@ -1,12 +1,13 @@
 //! Disks in containers, and disks of which partitions were asked for.
 //!
-//! A place is taken apart before the process is confined, because a file of the whole name comes first. The names of backing files are read before,
-//! too, from fixed places of an image's first 64 KiB, because the files must be open. Everything else of containers, and tables of partitions, is
+//! A place is taken apart before the process is confined, because a file of the whole name comes first. The names of backing files and
+//! external data files are read before, too, from fixed places of an image's first 64 KiB, because the files must be open. Everything else of containers, and tables of partitions, is
 //! read afterwards.
 
 use super::Device;
 use crate::devices::note_input;
 use blockwright_device::{DevOffset, DeviceError, DeviceErrorKind, Held, OpenMode, SharedDevice};
+use blockwright_disk::container::{Named, Other};
 use blockwright_disk::{Disk, Error, Place, Selector, container, overlay};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -15,8 +16,8 @@ use std::sync::OnceLock;
 pub(super) struct Disks {
     places: Vec<(PathBuf, Place)>,
     open: Vec<(PathBuf, Disk)>,
-    /// Backing files, by the image that names them and the name there.
-    backing: Vec<(PathBuf, Vec<u8>, Result<PathBuf, Error>)>,
+    /// Backing files and external data files.
+    others: Vec<Named>,
     /// The partitions that are open: of which file, where they begin, and how they were asked for.
     parts: Vec<(PathBuf, u64, Selector)>,
     over: Option<Over>,
@@ -36,7 +37,7 @@ impl Disks {
     pub(super) const fn new() -> Self {
         Disks {
             places: Vec::new(),
-            backing: Vec::new(),
+            others: Vec::new(),
             open: Vec::new(),
             parts: Vec::new(),
             over: None,
@@ -128,8 +129,8 @@ impl Disks {
         mode: OpenMode,
     ) -> Result<SharedDevice, DeviceError> {
         note_input(&place.file);
-        for (.., path) in container::chain(&place.file, allow_backing()) {
-            if let Ok(path) = path {
+        for other in container::chain(&place.file, allow_backing()) {
+            if let Ok(path) = other.path {
                 note_input(&path);
             }
         }
@@ -167,15 +168,15 @@ impl Disks {
         }
     }
 
-    /// The backing files that must be open before `image` is, and remembers what names them.
-    pub(super) fn chain(&mut self, image: &Path) -> Vec<PathBuf> {
+    /// The backing files and data files that must be open before `image` is, and whether each is only read. Remembers what names them.
+    pub(super) fn chain(&mut self, image: &Path) -> Vec<(PathBuf, bool)> {
         let chain = container::chain(image, allow_backing());
         let paths = chain
             .iter()
-            .filter_map(|(.., path)| path.clone().ok())
-            .inspect(|path| note_input(path))
+            .filter_map(|other| Some((other.path.clone().ok()?, other.read_only)))
+            .inspect(|(path, _)| note_input(path))
             .collect();
-        self.backing.extend(chain);
+        self.others.extend(chain);
         paths
     }
 
@@ -209,9 +210,9 @@ impl Disks {
         let disk = match known {
             Some((_, disk)) => disk.clone(),
             None => {
-                let backing = &self.backing;
-                let disk = Disk::on(file, device, &mut |image, name| {
-                    open_backing(backing, devices, image, name)
+                let others = &self.others;
+                let disk = Disk::on(file, device, &mut |other| {
+                    open_other(others, devices, other)
                 })?;
                 let disk = self.over(file, disk)?;
                 self.keep(file, &disk);
@@ -271,33 +272,32 @@ fn refused(why: String) -> DeviceError {
 /// What [`allow_backing`] says.
 static ALLOW_BACKING: OnceLock<bool> = OnceLock::new();
 
-/// Whether backing files may be anywhere.
+/// Whether backing files and external data files may be anywhere.
 pub fn allow_backing() -> bool {
     ALLOW_BACKING.get().copied().unwrap_or_default()
 }
 
-/// Notes whether backing files may be anywhere. Called once, before any command.
+/// Notes whether backing files and external data files may be anywhere. Called once, before any command.
 pub fn set_allow_backing(allow: bool) {
     let _ = ALLOW_BACKING.set(allow);
 }
 
-/// A backing file that was opened before the process was confined.
-fn open_backing(
-    backing: &[(PathBuf, Vec<u8>, Result<PathBuf, Error>)],
+/// A backing file or data file that was opened before the process was confined.
+fn open_other(
+    others: &[Named],
     devices: &[(Vec<PathBuf>, Device)],
-    image: &Path,
-    name: &[u8],
+    other: &Other<'_>,
 ) -> Result<(PathBuf, SharedDevice), Error> {
     let missing = || {
         Error::NotFound(format!(
-            "the backing file {:?} was not opened",
-            String::from_utf8_lossy(name)
+            "the file {:?}, which the image names, was not opened",
+            String::from_utf8_lossy(other.name)
         ))
     };
-    let named = backing
-        .iter()
-        .find(|(by, seen, _)| by == image && seen == name);
-    let path = named.ok_or_else(missing)?.2.clone()?;
+    let named = others.iter().find(|named| {
+        named.image == other.image && named.name == other.name && named.role == other.role
+    });
+    let path = named.ok_or_else(missing)?.path.clone()?;
     let found = devices.iter().find(|(names, _)| names.contains(&path));
     let device = found.ok_or_else(missing)?.1.clone()?;
     Ok((path, device))

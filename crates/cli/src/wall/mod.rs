@@ -396,6 +396,13 @@ fn making(args: &MkfsArgs) -> Result<()> {
     host.read
         .extend(sources().filter_map(|source| source.path().map(Path::to_owned)));
     host.read.extend(more);
+    // A container is opened by path, and so are the files that it names.
+    for (path, read_only) in table().disks.chain(&image) {
+        match read_only {
+            true => host.read.push(path),
+            false => host.write.push(path),
+        }
+    }
     if exists && (!image.is_file() || image != args.image) {
         // Nothing can be spooled beside a device.
         host.write.push(std::env::temp_dir());
@@ -474,7 +481,7 @@ fn hold(path: &Path, mode: OpenMode) {
         None => {
             let held = fetcher::hold(path, mode);
             table.opened.push((path.to_owned(), held));
-            hold_backing(&mut table, path, mode);
+            hold_others(&mut table, path, mode);
         }
     }
 }
@@ -487,21 +494,21 @@ fn hold_below(
     overlay: &Path,
 ) -> std::result::Result<Held, DeviceError> {
     table.disks.claim_overlay(path)?;
-    let below = fetcher::hold(path, blockwright_disk::overlay::base_mode(mode))?;
-    hold_backing(table, path, mode);
+    let below_mode = blockwright_disk::overlay::base_mode(mode);
+    let below = fetcher::hold(path, below_mode)?;
+    hold_others(table, path, below_mode);
     table.disks.hold_overlay(overlay, mode)?;
     Ok(below)
 }
 
-/// Opens the backing files of an image for reading. Their errors are reported when the image is
-/// opened.
-fn hold_backing(table: &mut Table, image: &Path, mode: OpenMode) {
-    let mode = OpenMode {
-        read_only: true,
-        ..mode
-    };
-    for path in table.disks.chain(image) {
+/// Opens the backing files of an image for reading, and its data file in the image's mode. Their errors are reported when the image is opened.
+fn hold_others(table: &mut Table, image: &Path, mode: OpenMode) {
+    for (path, read_only) in table.disks.chain(image) {
         if !table.opened.iter().any(|(seen, _)| *seen == path) {
+            let mode = OpenMode {
+                read_only: read_only || mode.read_only,
+                ..mode
+            };
             let held = blockwright_device::hold(&path, mode);
             table.opened.push((path, held));
         }
@@ -519,7 +526,7 @@ pub fn hold_image(path: &Path, mode: OpenMode) -> std::result::Result<(), Device
         Some(overlay) => hold_below(&mut table, &place.file, mode, overlay)?,
         None => {
             let held = fetcher::hold(&place.file, mode)?;
-            hold_backing(&mut table, &place.file, mode);
+            hold_others(&mut table, &place.file, mode);
             held
         }
     };

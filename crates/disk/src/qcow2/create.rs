@@ -1,6 +1,6 @@
 //! Creates empty qcow2 files: header, refcounts and an L1 table without entries.
 
-use super::header::MAGIC;
+use super::header::{MAGIC, autoclear, extension, incompatible};
 use crate::{Error, Result};
 use blockwright_device::{DevOffset, Flags, SharedDevice};
 
@@ -13,6 +13,17 @@ pub struct CreateOptions {
     pub cluster_bits: u32,
     /// The backing file's name as the header will hold it, and its format.
     pub backing: Option<(Vec<u8>, &'static str)>,
+    /// Where the data is, if not in the file itself.
+    pub data_file: Option<DataFile>,
+}
+
+/// The external data file of a new file.
+#[derive(Clone, Debug)]
+pub struct DataFile {
+    /// Its name as the header will hold it.
+    pub name: Vec<u8>,
+    /// Whether it must always have the disk's contents by itself. Such an image has no backing file.
+    pub raw: bool,
 }
 
 /// The least size in bytes of the file that [`create`] writes to.
@@ -45,6 +56,7 @@ pub fn create(file: &SharedDevice, options: &CreateOptions) -> Result<()> {
     let bits = options.cluster_bits;
     let cluster = 1usize << bits.min(21);
     let name_bytes = options.backing.as_ref().map_or(0, |(name, _)| name.len());
+    let data_name = options.data_file.as_ref().map_or(0, |data| data.name.len());
     let (clusters, l1, entries, table) = match (9..=21).contains(&bits) {
         true => layout(options),
         false => {
@@ -59,9 +71,15 @@ pub fn create(file: &SharedDevice, options: &CreateOptions) -> Result<()> {
             options.bytes
         )));
     }
-    if name_bytes > 1023 || 104 + 8 + 8 + 32 + name_bytes > cluster {
+    let names = name_bytes + data_name.next_multiple_of(8);
+    if name_bytes > 1023 || data_name > 1023 || 104 + 8 + 8 + 8 + 32 + names > cluster {
         return Err(Error::Unsupported(
-            "qcow2: the backing file's name is too long".to_owned(),
+            "qcow2: the name of the backing file or of the data file is too long".to_owned(),
+        ));
+    }
+    if options.backing.is_some() && options.data_file.as_ref().is_some_and(|data| data.raw) {
+        return Err(Error::Unsupported(
+            "qcow2: a raw data file and a backing file exclude each other".to_owned(),
         ));
     }
     let blocks = clusters - 1 - table - l1;
@@ -79,13 +97,24 @@ pub fn create(file: &SharedDevice, options: &CreateOptions) -> Result<()> {
     put64(24, options.bytes);
     put64(40, l1_at);
     put64(48, 1 << bits);
+    if let Some(data) = &options.data_file {
+        put64(72, incompatible::EXTERNAL_DATA);
+        put64(88, if data.raw { autoclear::RAW_EXTERNAL } else { 0 });
+    }
     let mut at = 104;
+    let mut extend = |head: &mut [u8], kind: u32, data: &[u8]| {
+        head[at..at + 4].copy_from_slice(&kind.to_be_bytes());
+        head[at + 4..at + 8].copy_from_slice(&(data.len() as u32).to_be_bytes());
+        head[at + 8..at + 8 + data.len()].copy_from_slice(data);
+        at += 8 + data.len().next_multiple_of(8);
+    };
+    if let Some(data) = &options.data_file {
+        extend(&mut head, extension::DATA_FILE, &data.name);
+    }
     if let Some((name, format)) = &options.backing {
-        head[at..at + 4].copy_from_slice(&0xE279_2ACAu32.to_be_bytes());
-        head[at + 4..at + 8].copy_from_slice(&(format.len() as u32).to_be_bytes());
-        head[at + 8..at + 8 + format.len()].copy_from_slice(format.as_bytes());
+        extend(&mut head, extension::BACKING_FORMAT, format.as_bytes());
         // The list ends with eight zero bytes.
-        at += 8 + format.len().next_multiple_of(8) + 8;
+        let at = at + 8;
         head[8..16].copy_from_slice(&(at as u64).to_be_bytes());
         head[16..20].copy_from_slice(&(name.len() as u32).to_be_bytes());
         head[at..at + name.len()].copy_from_slice(name);

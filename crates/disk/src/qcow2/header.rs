@@ -30,6 +30,20 @@ pub(super) mod incompatible {
     pub const EXTENDED_L2: u64 = 1 << 4;
 }
 
+/// Features that a program that does not know them clears when it writes.
+pub(super) mod autoclear {
+    /// The external data file alone has the disk's contents, without looking at the mapping.
+    pub const RAW_EXTERNAL: u64 = 1 << 1;
+}
+
+/// Types of header extensions.
+pub(super) mod extension {
+    /// The backing file's format.
+    pub const BACKING_FORMAT: u32 = 0xE279_2ACA;
+    /// The external data file's name.
+    pub const DATA_FILE: u32 = 0x4441_5441;
+}
+
 /// How clusters are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compression {
@@ -75,12 +89,14 @@ pub struct References {
     pub backing_format: Option<Vec<u8>>,
     /// Data is in another file.
     pub external_data: bool,
+    /// That file's name, as it is written in the image.
+    pub data_file: Option<Vec<u8>>,
 }
 
 /// What other files a qcow2 file refers to, from its first bytes. `None` when it is no qcow2 file.
 ///
 /// # Errors
-/// [`Error::Corrupt`] when the name does not lie in these bytes.
+/// [`Error::Corrupt`] when a name does not lie in these bytes, or is too long.
 pub fn references(head: &[u8]) -> Result<Option<References>> {
     if head.get(..4) != Some(&MAGIC) {
         return Ok(None);
@@ -113,7 +129,11 @@ pub fn references(head: &[u8]) -> Result<Option<References>> {
         };
         match kind {
             0 => break,
-            0xE279_2ACA => found.backing_format = Some(data.to_vec()),
+            extension::BACKING_FORMAT => found.backing_format = Some(data.to_vec()),
+            extension::DATA_FILE if len > NAME_BYTES_MAX => {
+                return Err(corrupt("the external data file's name is too long"));
+            }
+            extension::DATA_FILE => found.data_file = Some(data.to_vec()),
             _ => {}
         }
         at += 8 + len.next_multiple_of(8);
@@ -145,10 +165,10 @@ impl Header {
         let three = version == 3;
         let field = |at| if three { be64(head, at) } else { 0 };
         let (incompatible, autoclear) = (field(72), field(88));
-        let known = incompatible::DIRTY | incompatible::CORRUPT | incompatible::COMPRESSION;
-        if incompatible & incompatible::EXTERNAL_DATA != 0 {
-            return Err(unsupported("its data is in an external data file"));
-        }
+        let known = incompatible::DIRTY
+            | incompatible::CORRUPT
+            | incompatible::EXTERNAL_DATA
+            | incompatible::COMPRESSION;
         if incompatible & incompatible::EXTENDED_L2 != 0 {
             return Err(unsupported("it has extended L2 entries (subclusters)"));
         }

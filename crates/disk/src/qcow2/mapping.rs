@@ -3,17 +3,21 @@
 //! # Crash order
 //! [`Core::flush`] is the one place that writes metadata:
 //! 1. refcount blocks (allocations only) and tables that nothing refers to yet
-//! 2. flush: data, refcounts and new tables are durable before anything refers to them
+//! 2. flush: data, in an external data file too, refcounts and new tables are durable before anything refers to them
 //! 3. the refcount table, if it changed, and the header if the table moved; flush
 //! 4. L2 tables, then the L1 entries of new ones; flush
 //! 5. refcounts of what was given up fall, in memory; they are written with the next flush.
 //!
 //! A cut between two steps leaves what was before, and leaked clusters. An entry is eight bytes in one sector, so it is never torn.
 //!
+//! # External data files
+//! A cluster of the disk is at the same offset of the data file, so clusters of data are neither allocated nor counted: only the tables are.
+//!
 //! # Locks
 //! The device holds one lock around a `Core`. I/O on data that needs no change of the mapping happens outside of it.
 
-use super::header::{Header, incompatible};
+use super::entry::{self, COMPRESSED, COPIED, Entry, OFFSET, Run, ZERO};
+use super::header::{Header, autoclear, incompatible};
 use super::refcounts::Refcounts;
 use crate::bytes::{be16, be32, be64};
 use crate::{Error, Result};
@@ -29,32 +33,6 @@ const DIRTY_BYTES_MAX: usize = 8 << 20;
 const COUNTED_MAX: u64 = 128 << 20;
 /// The most snapshots that are followed.
 const SNAPSHOTS_MAX: u32 = 65_536;
-
-const COPIED: u64 = 1 << 63;
-const COMPRESSED: u64 = 1 << 62;
-const ZERO: u64 = 1;
-const OFFSET: u64 = 0x00FF_FFFF_FFFF_FE00;
-
-/// The state of a cluster of the disk in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
-    /// What the backing file has; zeroes without one.
-    Unallocated,
-    /// Zeroes. The host cluster, if it has one, belongs to it.
-    Zero { host: Option<u64>, copied: bool },
-    /// In the file, uncompressed.
-    Data { host: u64, copied: bool },
-    /// Compressed bytes from `host` on.
-    Compressed { host: u64, bytes: u64 },
-}
-
-/// A run of the disk whose clusters are alike and contiguous in the file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
-    pub entry: Entry,
-    /// From the asked offset on.
-    pub bytes: u64,
-}
 
 struct L2 {
     /// Where it is in the file; for a new one, where it will be.
@@ -83,6 +61,8 @@ pub(super) struct Core {
     pub refcounts: Refcounts,
     given: Vec<Given>,
     has_backing: bool,
+    /// The external data file.
+    data: Option<SharedDevice>,
     /// A write of metadata failed: nothing is written any more.
     failed: Option<Error>,
 }
@@ -92,7 +72,12 @@ fn corrupt(what: impl std::fmt::Display) -> Error {
 }
 
 impl Core {
-    pub fn load(file: SharedDevice, header: Header, has_backing: bool) -> Result<Self> {
+    pub fn load(
+        file: SharedDevice,
+        header: Header,
+        has_backing: bool,
+        data: Option<SharedDevice>,
+    ) -> Result<Self> {
         let l1_bytes = header.l1_entries * 8;
         // qemu-img makes files that end with the table's last entry.
         let bytes = crate::file::read_any(&file, header.l1_offset, l1_bytes)?;
@@ -117,6 +102,7 @@ impl Core {
             refcounts,
             given: Vec::new(),
             has_backing,
+            data,
             failed: None,
         })
     }
@@ -129,12 +115,22 @@ impl Core {
         self.cluster_bytes() / 8
     }
 
+    /// Whether the external data file must have the disk's contents without the mapping.
+    pub fn is_raw(&self) -> bool {
+        self.data.is_some() && self.header.autoclear & autoclear::RAW_EXTERNAL != 0
+    }
+
     /// Takes the file for changing: what other programs keep in it and this one does not is marked as such, and refcounts of a file that was not
     /// closed are counted anew.
     pub fn begin_writing(&mut self) -> Result<()> {
         if self.header.incompatible & incompatible::CORRUPT != 0 {
             return Err(corrupt(
                 "it is marked as damaged, and can only be read; `qemu-img check -r all` repairs it",
+            ));
+        }
+        if self.data.is_some() && self.header.snapshots > 0 {
+            return Err(corrupt(
+                "it has snapshots and an external data file, and can only be read",
             ));
         }
         // Files that end within the L1 table are made whole, so that it can be written.
@@ -144,8 +140,13 @@ impl Core {
             self.file.grow(whole)?;
         }
         let is_dirty = self.header.incompatible & incompatible::DIRTY != 0;
+        // A backing file shows through where the data file has zeroes: the two exclude each other.
+        let kept = match self.data.is_some() && !self.has_backing {
+            true => self.header.autoclear & autoclear::RAW_EXTERNAL,
+            false => 0,
+        };
         if is_dirty {
-            if self.header.autoclear != 0 {
+            if self.header.autoclear & !autoclear::RAW_EXTERNAL != 0 {
                 return Err(Error::Unsupported(
                     "qcow2: it was not closed and has bitmaps; `qemu-img check -r all` prepares it for writing".to_owned(),
                 ));
@@ -156,13 +157,13 @@ impl Core {
             self.file.flush()?;
             self.write_refcount_table()?;
         }
-        if is_dirty || self.header.autoclear != 0 {
+        if is_dirty || self.header.autoclear != kept {
             let cleared = self.header.incompatible & !incompatible::DIRTY;
             self.header.sector[72..80].copy_from_slice(&cleared.to_be_bytes());
-            self.header.sector[88..96].fill(0);
+            self.header.sector[88..96].copy_from_slice(&kept.to_be_bytes());
             self.write_header()?;
             self.header.incompatible = cleared;
-            self.header.autoclear = 0;
+            self.header.autoclear = kept;
         }
         Ok(())
     }
@@ -192,13 +193,13 @@ impl Core {
         Ok(offset)
     }
 
-    fn decode(&self, raw: u64) -> Result<Entry> {
+    /// What an entry says of the cluster at `guest` of the disk.
+    fn decode(&self, raw: u64, guest: u64) -> Result<Entry> {
+        if self.data.is_some() {
+            return entry::external(raw, guest);
+        }
         if raw & COMPRESSED != 0 {
-            let bits = 62 - (self.header.cluster_bits - 8);
-            let host = raw & ((1 << bits) - 1);
-            let sectors = (raw & (COMPRESSED - 1)) >> bits;
-            let bytes = (sectors + 1) * 512 - host % 512;
-            return Ok(Entry::Compressed { host, bytes });
+            return Ok(entry::compressed(raw, self.header.cluster_bits));
         }
         let (host, copied) = (raw & OFFSET, raw & COPIED != 0);
         let is_zero = self.header.version >= 3 && raw & ZERO != 0;
@@ -214,6 +215,11 @@ impl Core {
             (false, 0) => Entry::Unallocated,
             (false, _) => Entry::Data { host, copied },
         })
+    }
+
+    /// The offset of the disk that an entry of a table is for.
+    fn guest(&self, index: usize, at: usize) -> u64 {
+        (index as u64 * self.per_table() + at as u64) << self.header.cluster_bits
     }
 
     /// Where an offset of the disk is in L1 and L2.
@@ -296,8 +302,10 @@ impl Core {
                 bytes: end - offset,
             });
         }
-        let raw = |core: &Core, at: usize| core.tables[&index].entries[at];
-        let entry = self.decode(raw(self, first))?;
+        let found = |core: &Core, at: usize| {
+            core.decode(core.tables[&index].entries[at], core.guest(index, at))
+        };
+        let entry = found(self, first)?;
         let mut reached = (offset / cluster + 1) * cluster;
         let mut at = first + 1;
         while reached < end {
@@ -310,7 +318,7 @@ impl Core {
                 Entry::Compressed { .. } => break,
                 other => other,
             };
-            let next = self.decode(raw(self, at))?;
+            let next = found(self, at)?;
             let alike = match (expected, next) {
                 (Entry::Zero { .. }, Entry::Zero { .. }) => true,
                 (expected, next) => expected == next,
@@ -339,8 +347,9 @@ impl Core {
             return Ok(most);
         }
         for n in 0..most {
-            let raw = self.tables[&index].entries[first + n as usize];
-            if Self::in_place(self.decode(raw)?) {
+            let at = first + n as usize;
+            let raw = self.tables[&index].entries[at];
+            if Self::in_place(self.decode(raw, self.guest(index, at))?) {
                 return Ok(n);
             }
         }
@@ -391,6 +400,32 @@ impl Core {
         self.refcounts.allocate(wanted)
     }
 
+    /// Room for the data of clusters of the disk from `offset` on, as [`Core::allocate`]: clusters of the file that has the data.
+    pub fn allocate_data(&mut self, offset: u64, wanted: u64) -> Result<Range<u64>> {
+        if self.data.is_none() {
+            return self.allocate(wanted);
+        }
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        let first = offset >> self.header.cluster_bits;
+        Ok(first..first + wanted)
+    }
+
+    /// Makes an external data file so long that it has `end`, an offset of the disk.
+    pub fn reach_data(&self, end: u64) -> Result<()> {
+        let Some(data) = &self.data else {
+            return Ok(());
+        };
+        let now = data.geometry().bytes;
+        if end > now {
+            // Ahead, so that a growing file is not extended for each cluster.
+            let ahead = (now / 8).clamp(self.cluster_bytes(), 64 << 20);
+            data.grow((end + ahead).min(self.header.bytes).max(end))?;
+        }
+        Ok(())
+    }
+
     fn give_up(&mut self, host: u64, bytes: u64) {
         let bits = self.header.cluster_bits;
         let clusters = host >> bits..(host + bytes).div_ceil(1 << bits);
@@ -418,8 +453,10 @@ impl Core {
         if old == raw {
             return Ok(());
         }
-        let entry = self.decode(old)?;
-        self.give_up_entry(entry);
+        if self.data.is_none() {
+            let entry = self.decode(old, self.guest(index, at))?;
+            self.give_up_entry(entry);
+        }
         if let Some(table) = self.tables.get_mut(&index) {
             table.entries[at] = raw;
             table.dirty = true;
@@ -460,7 +497,10 @@ impl Core {
         let raw = if self.has_backing { ZERO } else { 0 };
         for n in 0..count as usize {
             let old = match self.tables.get(&index) {
-                Some(table) => self.decode(table.entries[first + n])?,
+                Some(table) => {
+                    let at = first + n;
+                    self.decode(table.entries[at], self.guest(index, at))?
+                }
                 None => Entry::Unallocated,
             };
             let is_done = match old {
@@ -501,6 +541,9 @@ impl Core {
         self.refcounts.write_blocks()?;
         for table in self.tables.values().filter(|t| t.dirty && t.new) {
             self.write_table(table)?;
+        }
+        if let Some(data) = &self.data {
+            data.flush()?;
         }
         self.file.flush()?;
         self.write_refcount_table()?;
@@ -571,6 +614,9 @@ impl Core {
             false => {
                 if let Some(failed) = &self.failed {
                     return Err(failed.clone());
+                }
+                if let Some(data) = &self.data {
+                    data.flush()?;
                 }
                 self.file.flush()?;
             }
@@ -657,8 +703,12 @@ impl Core {
                 let table = self
                     .file
                     .read_buf(DevOffset(place), self.cluster_bytes() as usize)?;
+                if self.data.is_some() {
+                    // It refers to no cluster of this file.
+                    continue;
+                }
                 for at in (0..table.len()).step_by(8) {
-                    match self.decode(be64(&table, at))? {
+                    match self.decode(be64(&table, at), 0)? {
                         Entry::Data { host, .. }
                         | Entry::Zero {
                             host: Some(host), ..

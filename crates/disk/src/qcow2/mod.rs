@@ -1,7 +1,7 @@
 //! qcow2, versions 2 and 3, as a block device.
 //!
 //! # Parts
-//! * `header`: the header, and which other files it refers to
+//! * `header`: the header, and which other files it refers to; `entry`: entries of tables
 //! * `refcounts`: which clusters of the file are free
 //! * `mapping`: the mapping, and the order in which changes of it reach the file
 //! * `transfer`: what a request does; this module: how requests travel.
@@ -11,6 +11,10 @@
 //! file's context. Everything else (tables that are not in memory, allocation, compressed clusters, flushes) is done by a few threads, which start with
 //! the first such request.
 //!
+//! # External data files
+//! An image can keep its data in another file, at the offsets of the disk, and only the mapping in its own. Where the image says so ("raw"), the data file
+//! is the disk's contents by itself: zeroes are then written to it, and never only noted in the mapping.
+//!
 //! # Durability
 //! As [`BlockDevice`]'s: a write is durable after a flush. Changes of the mapping reach the file with flushes, when too many wait, and when the
 //! device is dropped.
@@ -19,12 +23,13 @@
 //! `core`'s, held by one thread for a lookup, an allocation with its write, or a flush. `in_flight` is a leaf.
 
 mod create;
+mod entry;
 mod header;
 mod mapping;
 mod refcounts;
 mod transfer;
 
-pub use create::{CreateOptions, create, file_bytes};
+pub use create::{CreateOptions, DataFile, create, file_bytes};
 pub(crate) use header::{HEAD_BYTES, MAGIC};
 pub use header::{References, references};
 
@@ -34,8 +39,9 @@ use blockwright_device::{
     AlignedBuf, BlockDevice, DevOffset, DeviceError, DeviceErrorKind, DeviceExt, Done, Flags,
     Geometry, IoSlice, Op, Request, SharedDevice, refuse,
 };
+use entry::Entry;
 use header::Header;
-use mapping::{Core, Entry};
+use mapping::Core;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 
@@ -77,6 +83,8 @@ impl InFlight {
 struct Shared {
     file: SharedDevice,
     backing: Option<SharedDevice>,
+    /// The external data file, if data is in one.
+    external: Option<SharedDevice>,
     geometry: Geometry,
     core: Mutex<Core>,
     in_flight: Arc<InFlight>,
@@ -90,39 +98,73 @@ impl Qcow2 {
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Unsupported`], [`Error::Device`].
     pub fn open(file: SharedDevice, backing: Option<SharedDevice>) -> Result<Self> {
+        Self::open_with_data(file, backing, None)
+    }
+
+    /// As [`Qcow2::open`]; `data` is the device of the external data file, if it has one ([`references`]). It grows when it is shorter than the disk.
+    /// The disk can be written when both can.
+    ///
+    /// # Errors
+    /// As [`Qcow2::open`].
+    pub fn open_with_data(
+        file: SharedDevice,
+        backing: Option<SharedDevice>,
+        data: Option<SharedDevice>,
+    ) -> Result<Self> {
         let inner = file.geometry();
         let head = crate::file::head(&file, HEAD_BYTES)?;
         if references(&head)?.is_none() || head.len() < 512 {
             return Err(Error::Corrupt("not a qcow2 file".to_owned()));
         }
         let header = Header::parse(&head, crate::file::file_bytes(&file)?)?;
-        if inner.logical_block_bytes > 1 << header.cluster_bits {
+        let is_external = header.incompatible & header::incompatible::EXTERNAL_DATA != 0;
+        let external = match (is_external, data) {
+            (true, Some(data)) => Some(data),
+            (true, None) => {
+                return Err(Error::Unsupported(
+                    "qcow2: its data is in an external data file".to_owned(),
+                ));
+            }
+            (false, _) => None,
+        };
+        let outer = external.as_ref().map(|data| data.geometry());
+        let sector = inner
+            .logical_block_bytes
+            .max(outer.map_or(0, |outer| outer.logical_block_bytes));
+        let read_only = inner.read_only || outer.is_some_and(|outer| outer.read_only);
+        if sector > 1 << header.cluster_bits {
             return Err(Error::Unsupported(format!(
-                "qcow2: its clusters are smaller than the sectors of {} bytes below",
-                inner.logical_block_bytes
+                "qcow2: its clusters are smaller than the sectors of {sector} bytes below"
             )));
         }
         let geometry = Geometry {
             bytes: header.bytes,
-            logical_block_bytes: inner.logical_block_bytes,
+            logical_block_bytes: sector,
             optimal_io_bytes: inner.optimal_io_bytes.max(1 << header.cluster_bits),
-            request_bytes_max: inner.request_bytes_max,
+            request_bytes_max: outer
+                .map_or(inner.request_bytes_max, |outer| outer.request_bytes_max),
             fua: false,
-            discard: !inner.read_only,
-            read_only: inner.read_only,
+            discard: !read_only,
+            read_only,
         };
         let geometry = Geometry {
             bytes: geometry.bytes / u64::from(geometry.logical_block_bytes)
                 * u64::from(geometry.logical_block_bytes),
             ..geometry
         };
-        let mut core = Core::load(Arc::clone(&file), header, backing.is_some())?;
-        if !inner.read_only {
+        let mut core = Core::load(
+            Arc::clone(&file),
+            header,
+            backing.is_some(),
+            external.clone(),
+        )?;
+        if !read_only {
             core.begin_writing()?;
         }
         let shared = Arc::new(Shared {
             file,
             backing,
+            external,
             geometry,
             core: Mutex::new(core),
             in_flight: Arc::default(),
@@ -146,6 +188,11 @@ fn told(error: Error, op: &'static str, offset: DevOffset, bytes: u64) -> Device
 }
 
 impl Shared {
+    /// The file that has the data.
+    fn data(&self) -> &SharedDevice {
+        self.external.as_ref().unwrap_or(&self.file)
+    }
+
     fn perform(&self, request: &mut Request) -> std::result::Result<(), DeviceError> {
         let (name, offset, bytes) = (request.op.name(), request.offset, request.op.bytes());
         let flags = request.flags;
@@ -192,7 +239,7 @@ impl Shared {
             return None;
         };
         let place = host + offset % core.cluster_bytes();
-        let in_file = place.checked_add(bytes)? <= self.file.geometry().bytes;
+        let in_file = place.checked_add(bytes)? <= self.data().geometry().bytes;
         if run.bytes < bytes || (writes && !copied) || !in_file {
             return None;
         }
@@ -229,7 +276,7 @@ impl BlockDevice for Qcow2 {
             let result = result.map_err(|e| told(e.into(), op, offset, bytes));
             done(Done { result, read });
         });
-        self.shared.file.submit(request);
+        self.shared.data().submit(request);
     }
 
     fn read_at(&self, offset: DevOffset, buf: &mut [u8]) -> blockwright_device::Result<()> {

@@ -2,9 +2,10 @@
 //!
 //! It runs under the device's lock where it looks up or changes the mapping (see the parent module).
 
+use super::entry::{Entry, Run};
 use super::header::Compression;
-use super::mapping::{Entry, Run};
 use super::{Shared, buffer};
+use crate::file::read_any;
 use crate::{Error, Result};
 use blockwright_device::{AlignedBuf, DevOffset, DeviceExt, Flags, IoSlice};
 use std::io::Read;
@@ -63,19 +64,26 @@ fn inflate(method: Compression, packed: &[u8], cluster: usize) -> Result<Vec<u8>
 }
 
 impl Shared {
-    /// Reads from the file; zeroes behind its end.
+    /// Reads data from the file that has it; zeroes behind its end.
     fn read_host(&self, host: u64, buf: &mut [u8]) -> Result<()> {
         let there = self
-            .file
+            .data()
             .geometry()
             .bytes
             .saturating_sub(host)
             .min(buf.len() as u64) as usize;
         let (front, rest) = buf.split_at_mut(there);
         if !front.is_empty() {
-            self.file.read_at(DevOffset(host), front)?;
+            self.data().read_at(DevOffset(host), front)?;
         }
-        rest.fill(0);
+        match &self.external {
+            // A raw file can end anywhere.
+            Some(data) if !rest.is_empty() => {
+                let end = read_any(data, host + there as u64, rest.len())?;
+                rest.copy_from_slice(&end);
+            }
+            _ => rest.fill(0),
+        }
         Ok(())
     }
 
@@ -192,14 +200,15 @@ impl Shared {
             let cluster = core.cluster_bytes();
             let run = core.run(at, offset + bytes)?;
             if let Entry::Data { host, copied: true } = run.entry
-                && host + cluster <= self.file.geometry().bytes
+                && (self.external.is_some() || host + cluster <= self.file.geometry().bytes)
             {
+                core.reach_data(at + run.bytes)?;
                 self.in_flight.enter();
                 drop(core);
                 let parts = cut(slices, done, run.bytes);
                 let place = DevOffset(host + at % cluster);
                 let result = self
-                    .file
+                    .data()
                     .write_vectored_at(place, &parts, flags & Flags::META);
                 self.in_flight.leave();
                 result?;
@@ -208,9 +217,14 @@ impl Shared {
             }
             let end = (offset + bytes).min(at / cluster * cluster + STEP_BYTES.max(cluster));
             let wanted = core.count_to_allocate(at, end)?.max(1);
-            let found = core.allocate(wanted)?;
+            let found = core.allocate_data(at, wanted)?;
             let first = at / cluster * cluster;
-            let last = first + (found.end - found.start) * cluster;
+            let mut last = first + (found.end - found.start) * cluster;
+            if self.external.is_some() {
+                // A data file is no longer than the disk.
+                last = last.min(self.geometry.bytes);
+                core.reach_data(last)?;
+            }
             let end = end.min(last);
             // The parts of the first and last cluster that the request does not cover.
             let mut parts = Vec::new();
@@ -222,7 +236,7 @@ impl Shared {
                 parts.push(self.old(&mut core, end, last)?);
             }
             let place = DevOffset(found.start * cluster);
-            self.file
+            self.data()
                 .write_vectored_at(place, &parts, flags & Flags::META)?;
             core.map(first, found)?;
             done += end - at;
@@ -248,7 +262,13 @@ impl Shared {
     /// range reads as is not promised.
     pub(super) fn drop_range(&self, offset: u64, bytes: u64, advisory: bool) -> Result<()> {
         let end = offset + bytes;
-        let cluster = self.core.lock().cluster_bytes();
+        let (cluster, is_raw) = {
+            let core = self.core.lock();
+            (core.cluster_bytes(), core.is_raw())
+        };
+        if is_raw {
+            return self.drop_raw(offset, end, advisory);
+        }
         let mut at = offset;
         while at < end {
             let next = (at / cluster + 1) * cluster;
@@ -262,6 +282,7 @@ impl Shared {
                 };
                 let stopped = self.core.lock().drop_clusters(at, whole, advisory)?;
                 if let Some(stopped) = stopped {
+                    self.give_back(at, stopped);
                     at = stopped;
                     continue;
                 }
@@ -271,6 +292,40 @@ impl Shared {
                 self.write_zero(at, stop)?;
             }
             at = stop;
+        }
+        Ok(())
+    }
+
+    /// Gives the space of a range back that an external data file has for it, and that is not mapped there any more. Only advice.
+    ///
+    /// The mapping may not be durable yet. A crash then leaves zeroes where the old contents were: the range was dropped and not flushed, so both are
+    /// allowed.
+    fn give_back(&self, from: u64, to: u64) {
+        let Some(data) = &self.external else { return };
+        let to = to.min(data.geometry().bytes);
+        if from < to {
+            let _kept = data.discard(DevOffset(from), to - from);
+        }
+    }
+
+    /// As [`Shared::drop_range`], of an external data file that must have the disk's contents without the mapping: the mapping stays.
+    fn drop_raw(&self, offset: u64, end: u64, advisory: bool) -> Result<()> {
+        let data = self.data();
+        let end = end.min(data.geometry().bytes);
+        let mut at = offset;
+        while at < end {
+            let run = self.core.lock().run(at, end)?;
+            let place = DevOffset(at);
+            match (run.entry, advisory) {
+                (Entry::Data { .. }, true) => {
+                    // Only advice.
+                    let _kept = data.discard(place, run.bytes);
+                }
+                // Not even advice may change what is known to be zero.
+                (_, true) => {}
+                (_, false) => data.write_zeroes(place, run.bytes)?,
+            }
+            at += run.bytes;
         }
         Ok(())
     }
@@ -305,6 +360,13 @@ impl Shared {
                     let unit = u64::from(backing.geometry().logical_block_bytes);
                     let found = backing.next_data(DevOffset(at / unit * unit)).0.max(at);
                     if found < (at + run.bytes).min(backing.geometry().bytes) {
+                        return Ok(found);
+                    }
+                }
+                (Entry::Data { .. }, _) if self.external.is_some() => {
+                    // A raw data file is mapped as a whole from the beginning, and has holes.
+                    let found = self.data().next_data(DevOffset(at)).0.max(at);
+                    if found < at + run.bytes {
                         return Ok(found);
                     }
                 }

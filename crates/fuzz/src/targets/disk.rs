@@ -3,10 +3,11 @@
 use super::no_bases;
 use crate::Target;
 use blockwright_device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};
-use blockwright_disk::qcow2::{self, CreateOptions};
+use blockwright_disk::container::{Other, Role};
+use blockwright_disk::qcow2::{self, CreateOptions, DataFile};
 use blockwright_disk::table::{NewPartition, NewTable, Purpose};
 use blockwright_disk::{Disk, Error, Scheme, Selector, probe};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) const TARGET: Target = Target {
@@ -70,8 +71,14 @@ fn run(data: &[u8]) {
     let mut image = data.to_vec();
     image.resize(data.len().next_multiple_of(512) + ROOM_BYTES, 0);
     let file: SharedDevice = Arc::new(MemoryDevice::from_image(&image));
-    let mut none = |_: &Path, _: &[u8]| Err(Error::NotFound("no backing file".to_owned()));
-    let Ok(disk) = Disk::on(Path::new("image"), file, &mut none) else {
+    let mut others = |other: &Other<'_>| match other.role {
+        Role::Data => {
+            let data: SharedDevice = Arc::new(MemoryDevice::new(ROOM_BYTES as u64));
+            Ok((PathBuf::from("data"), data))
+        }
+        Role::Backing => Err(Error::NotFound("no backing file".to_owned())),
+    };
+    let Ok(disk) = Disk::on(Path::new("image"), file, &mut others) else {
         return;
     };
     look(disk.device());
@@ -89,12 +96,14 @@ fn run(data: &[u8]) {
     }
 }
 
-/// An empty qcow2 file, and one with data.
-fn qcow2_files() -> Vec<Vec<u8>> {
+/// An empty qcow2 file, and one that knows data; with data in it, or in an external data file.
+fn qcow2_files(data_file: Option<DataFile>) -> Vec<Vec<u8>> {
+    let is_external = data_file.is_some();
     let options = CreateOptions {
         bytes: 96 << 10,
         cluster_bits: 9,
         backing: None,
+        data_file,
     };
     let bytes = qcow2::file_bytes(&options);
     let file = Arc::new(MemoryDevice::new(bytes + (64 << 10)));
@@ -103,7 +112,9 @@ fn qcow2_files() -> Vec<Vec<u8>> {
         return Vec::new();
     }
     let empty = file.to_vec()[..bytes as usize].to_vec();
-    if let Ok(disk) = qcow2::Qcow2::open(shared, None) {
+    let data: SharedDevice = Arc::new(MemoryDevice::new(ROOM_BYTES as u64));
+    let data = is_external.then_some(data);
+    if let Ok(disk) = qcow2::Qcow2::open_with_data(shared, None, data) {
         let _wrote = disk.write_at(DevOffset(4096), &[7; 2048], Flags::FUA);
     }
     let full = file.to_vec()[..bytes as usize + (16 << 10)].to_vec();
@@ -182,7 +193,13 @@ fn seeds() -> Vec<Vec<u8>> {
     );
     mbr[0x1FE..0x200].copy_from_slice(&[0x55, 0xAA]);
     mbr[512 * 8 + 0x1FE..512 * 9].copy_from_slice(&[0x55, 0xAA]);
-    let mut all = qcow2_files();
+    let external = |raw: bool| DataFile {
+        name: b"data".to_vec(),
+        raw,
+    };
+    let mut all = qcow2_files(None);
+    all.extend(qcow2_files(Some(external(false))));
+    all.extend(qcow2_files(Some(external(true))));
     all.extend(gpt_file());
     all.extend([simg, vmdk, mbr, b"conectix".to_vec()]);
     all
