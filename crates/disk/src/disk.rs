@@ -130,7 +130,29 @@ pub fn open_file(file: &Path, mode: OpenMode) -> std::result::Result<SharedDevic
     if let Some(opened) = blockwright_chunks::open(file, mode) {
         return opened;
     }
+    #[cfg(not(feature = "chunks"))]
+    if let Some(refused) = without_chunks(file) {
+        return Err(refused);
+    }
     blockwright_device::open(file, mode)
+}
+
+/// The error of a build that cannot read images in chunks, if an address of one is given.
+#[cfg(any(test, not(feature = "chunks")))]
+fn without_chunks(file: &Path) -> Option<DeviceError> {
+    let is_address = file.as_os_str().as_encoded_bytes().starts_with(b"chunks:");
+    if !is_address || file.exists() {
+        return None;
+    }
+    Some(DeviceError {
+        op: "open",
+        offset: DevOffset(0),
+        bytes: 0,
+        kind: blockwright_device::DeviceErrorKind::Refused {
+            why: "this build cannot read images in chunks: it needs the feature `chunks`"
+                .to_owned(),
+        },
+    })
 }
 
 /// Opens what a user calls an image, as [`open_file`] does, and a partition of one: `disk.img:p2`, `disk.img:p=root`.
@@ -144,4 +166,31 @@ pub fn open(
 ) -> std::result::Result<SharedDevice, DeviceError> {
     let place = Place::of(path);
     Ok(Disk::open(&place.file, mode)?.select(place.part.as_ref())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_chunks_names_the_feature() {
+        for address in [
+            "chunks:d.caibx",
+            "chunks:/d.caibx?store=/s",
+            "chunks:https://h/d.caibx?store=https://h/s",
+        ] {
+            let error = without_chunks(Path::new(address)).map(|e| e.to_string());
+            assert!(
+                error.is_some_and(|e| e.contains("feature `chunks`")),
+                "{address}"
+            );
+        }
+        for other in ["d.caibx", "./chunks:d.caibx", "/chunks:d", "nbd://chunks:/"] {
+            assert!(without_chunks(Path::new(other)).is_none(), "{other}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let name = dir.path().join("chunks:d");
+        std::fs::write(&name, []).unwrap();
+        assert!(without_chunks(&name).is_none());
+    }
 }
