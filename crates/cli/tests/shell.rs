@@ -473,6 +473,54 @@ fn signals_end_a_script_and_reach_the_command() {
     }
 }
 
+/// The first command that changes something makes the overlay; until then there is nothing to read in it.
+#[test]
+fn a_new_overlay_is_made_by_the_first_change() {
+    let scratch = Scratch::new();
+    let image = image(&scratch);
+    let before = fs::read(&image).unwrap();
+    let overlay = scratch.path("new overlay");
+    let option = format!("--overlay={}", overlay.display());
+    let text = done(&image, &["-w", &option], "cd sub\ncat f*\n");
+    assert_eq!(text, "contents");
+    assert!(!overlay.exists(), "nothing was changed");
+    let lines = "ls sub\nmkdir /made\nls /made/..\nrm -r sub\n";
+    let text = done(&image, &["-w", &option], lines);
+    assert!(text.contains("made"), "{text}");
+    let names = done(&image, &[&option], "ls\n");
+    assert!(names.contains("made") && !names.contains("sub"), "{names}");
+    assert!(fs::read(&image).unwrap() == before);
+    // An editor's change makes one, too.
+    fs::remove_file(&overlay).unwrap();
+    let mut shell = bw(
+        &image,
+        &["shell", "-w", "IMAGE", &option, "-c", "edit sub/file"],
+    );
+    ok(shell.env_remove("VISUAL").env("EDITOR", "printf more >>"));
+    assert_eq!(done(&image, &[&option], "cat sub/file\n"), "contentsmore");
+    // For reading it must be there.
+    fs::remove_file(&overlay).unwrap();
+    let out = script(&image, &[&option], "ls\n");
+    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    assert!(fs::read(&image).unwrap() == before);
+}
+
+/// A name that has a line's end is one name for patterns.
+#[test]
+fn patterns_match_whole_names() {
+    let scratch = Scratch::new();
+    let image = image(&scratch);
+    let local = scratch.path("local");
+    fs::create_dir(&local).unwrap();
+    fs::write(local.join("one\ntwo"), "x").unwrap();
+    let line = format!("put '{}' /d\n", local.display());
+    done(&image, &["-w"], &line);
+    let out = script(&image, &["-w"], "rm /d/two*\n");
+    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    done(&image, &["-w"], "rm /d/one*\n");
+    assert_eq!(done(&image, &[], "ls /d\n"), "");
+}
+
 /// A script that cannot be read ends, and no part of a line that is too long is a command.
 #[test]
 fn lines_that_cannot_be_read_are_no_commands() {

@@ -9,14 +9,17 @@ use blockwright_fuse::{Event, SignalWatch};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::cell::Cell;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// What a status above this means: ended by a signal.
 const BY_SIGNAL: i32 = 128;
+/// How long a command may take that the user did not ask for.
+const GLANCE_MAX: Duration = Duration::from_secs(3);
 
 /// How commands are run.
 pub struct Children {
@@ -62,18 +65,71 @@ impl Children {
         std::io::stdout().flush()?;
         let program = Path::new(command.get_program()).display().to_string();
         let mut child = command.spawn().at(&program)?;
-        let status = self.end(&mut child, &event, &watch).at(&program)?;
+        let status = self.end(&mut child, &event, Some(&watch), None);
+        let status = status.at(&program)?;
         let code = status.code().or(status.signal().map(|s| BY_SIGNAL + s));
         let code = code.and_then(|code| u8::try_from(code).ok());
         Ok(code.unwrap_or(exit::FAILURE))
     }
 
-    /// Waits for a command, and passes signals on to it.
+    /// What a command prints, which gets no input. Its messages are not shown.
+    ///
+    /// # Errors
+    /// When it cannot be started, or fails.
+    pub fn output(&self, command: &mut Command) -> Result<Vec<u8>> {
+        let event = Event::new().map_err(Failure::new)?;
+        let watch = SignalWatch::new(&event).map_err(Failure::new)?;
+        self.collect(command, &event, Some(&watch), None)
+    }
+
+    /// As [`output`](Self::output), while a prompt waits, which watches signals itself. The command is ended when it takes long.
+    ///
+    /// # Errors
+    /// As `output`.
+    pub fn glance(&self, command: &mut Command) -> Result<Vec<u8>> {
+        let event = Event::new().map_err(Failure::new)?;
+        self.collect(
+            command,
+            &event,
+            None,
+            Instant::now().checked_add(GLANCE_MAX),
+        )
+    }
+
+    fn collect(
+        &self,
+        command: &mut Command,
+        event: &Event,
+        watch: Option<&SignalWatch>,
+        until: Option<Instant>,
+    ) -> Result<Vec<u8>> {
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let pipe = child.stdout.take();
+        let (status, printed) = std::thread::scope(|scope| {
+            let reader = std::thread::Builder::new().spawn_scoped(scope, || {
+                let mut printed = Vec::new();
+                let read = pipe.map(|mut pipe| pipe.read_to_end(&mut printed));
+                read.transpose().map(|_| printed)
+            });
+            let status = self.end(&mut child, event, watch, until);
+            let printed = reader?.join();
+            let printed = printed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            std::io::Result::Ok((status?, printed?))
+        })?;
+        match status.success() {
+            true => Ok(printed),
+            false => Err(Failure::said(exit::FAILURE)),
+        }
+    }
+
+    /// Waits for a command, passes signals on to it, and ends it when it takes too long.
     fn end(
         &self,
         child: &mut Child,
         event: &Event,
-        watch: &SignalWatch,
+        watch: Option<&SignalWatch>,
+        until: Option<Instant>,
     ) -> std::io::Result<ExitStatus> {
         let pid = Pid::from_child(child);
         let ended = AtomicBool::new(false);
@@ -92,7 +148,7 @@ impl Children {
             }
             loop {
                 let over = ended.load(Ordering::Acquire);
-                if let Some(number) = watch.take_signal() {
+                if let Some(number) = watch.and_then(SignalWatch::take_signal) {
                     let signal = Signal::from_named_raw(number);
                     if let Some(signal) = signal.filter(|signal| *signal != Signal::INT) {
                         // It fails only for a process with other rights, which stays as it is.
@@ -105,7 +161,14 @@ impl Children {
                 if over {
                     return child.wait();
                 }
-                event.wait(None);
+                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                match left {
+                    Some(Duration::ZERO) => {
+                        child.kill()?;
+                        event.wait(None);
+                    }
+                    left => event.wait(left),
+                }
             }
         })
     }

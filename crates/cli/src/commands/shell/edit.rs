@@ -109,7 +109,7 @@ fn same(left: &Path, right: &Path) -> Result<bool> {
 
 impl Edited<'_> {
     fn stat(&self) -> Command {
-        let mut stat = self.listing.command();
+        let mut stat = self.listing.reader();
         stat.args(["stat", "--json"]).arg(&self.operand);
         stat.stdout(Stdio::null());
         stat
@@ -124,8 +124,6 @@ impl Edited<'_> {
         let parent = if parent.is_empty() { "/" } else { parent };
         self.listing.forget();
         if let Ok(names) = self.listing.names(parent)
-            // A name with a line's end is listed as two.
-            && !name.contains('\n')
             && !names.iter().any(|listed| listed == name)
         {
             return Ok(true);
@@ -136,13 +134,13 @@ impl Edited<'_> {
     }
 
     fn get(&self, to: &Path) -> Result<()> {
-        let mut cp = self.listing.command();
+        let mut cp = self.listing.reader();
         cp.args(["cp", "--local=to"]).arg(&self.operand).arg(to);
         self.children.succeed(&mut cp)
     }
 
     fn put(&self, from: &Path) -> Result<()> {
-        let mut cp = self.listing.command();
+        let mut cp = self.listing.writer();
         cp.args(["cp", "--local=from"]).arg(from).arg(&self.operand);
         self.children.succeed(&mut cp)
     }

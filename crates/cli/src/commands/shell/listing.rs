@@ -1,14 +1,15 @@
-//! Names in directories of the image, for patterns. They come from `ls`, in a process of its
+//! Names in directories of the image, for patterns and for completion. They come from `find`, in a process of its
 //! own, so the shell itself never reads the image.
 
+use super::children::Children;
 use super::words::absolute;
 use crate::commands::find::patterns;
 use crate::failure::{Failure, Result};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::rc::Rc;
 
 /// Directories that are remembered.
@@ -22,22 +23,58 @@ pub struct Listing {
     /// Options that every command gets.
     options: Vec<OsString>,
     image: OsString,
+    /// The file of changes.
+    overlay: Option<PathBuf>,
+    /// There are no changes yet: the first command that writes makes the file for them.
+    unchanged: Cell<bool>,
+    children: Rc<Children>,
     cache: RefCell<HashMap<String, Rc<Vec<String>>>>,
 }
 
 impl Listing {
-    /// An image that `program` opens with `options`.
-    pub fn new(program: PathBuf, options: Vec<OsString>, image: OsString) -> Self {
+    /// An image that `program` opens with `options`, and with the file of changes. For writing, that file need not be there.
+    pub fn new(
+        program: PathBuf,
+        options: Vec<OsString>,
+        image: OsString,
+        overlay: Option<PathBuf>,
+        write: bool,
+        children: Rc<Children>,
+    ) -> Self {
+        let missing = |path: &PathBuf| path.symlink_metadata().is_err();
         Listing {
             program,
             options,
             image,
+            unchanged: Cell::new(write && overlay.as_ref().is_some_and(missing)),
+            overlay,
+            children,
             cache: RefCell::default(),
         }
     }
 
-    /// The program with the options that every command gets.
-    pub fn command(&self) -> Command {
+    /// The program with the options that every command gets, for a command that only reads.
+    pub fn reader(&self) -> Command {
+        let there = |path: &PathBuf| path.symlink_metadata().is_ok();
+        if self.unchanged.get() && self.overlay.as_ref().is_some_and(there) {
+            self.unchanged.set(false);
+        }
+        if self.unchanged.get() {
+            return self.bare();
+        }
+        self.writer()
+    }
+
+    /// The program with the options that every command gets, for a command that may write.
+    pub fn writer(&self) -> Command {
+        let mut command = self.bare();
+        if let Some(overlay) = &self.overlay {
+            command.arg("--overlay").arg(overlay);
+        }
+        command
+    }
+
+    fn bare(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.options);
         command
@@ -69,27 +106,33 @@ impl Listing {
         if let Some(names) = self.cache.borrow().get(directory) {
             return Ok(names.clone());
         }
-        let slash = if directory.ends_with('/') { "" } else { "/" };
-        let listed = self
-            .command()
-            .args(["ls", "-a"])
-            .arg(self.operand(&format!("{directory}{slash}")))
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .output()?;
-        if !listed.status.success() {
-            return Err(Failure::new("cannot be listed").at(directory));
-        }
-        let names = listed.stdout.split(|b| *b == b'\n');
-        let names = names.filter_map(|name| String::from_utf8(name.to_vec()).ok());
-        let names = names.filter(|name| !matches!(name.as_str(), "" | "." | ".."));
-        let names = Rc::new(names.collect::<Vec<_>>());
+        let (mut command, within) = self.find(directory);
+        let listed = self.children.output(&mut command);
+        let listed = listed.map_err(|_| Failure::new("cannot be listed").at(directory))?;
+        let names = Rc::new(names_in(&listed, &within));
         let mut cache = self.cache.borrow_mut();
         if cache.len() >= CACHED_MAX {
             cache.clear();
         }
         cache.insert(directory.to_owned(), names.clone());
         Ok(names)
+    }
+
+    /// The names in a directory of files of this type (all without one), for a prompt that waits: none where they cannot be had soon.
+    pub fn glance(&self, directory: &str, of_type: Option<&str>) -> Vec<String> {
+        let (mut command, within) = self.find(directory);
+        command.args(of_type.map(|letter| format!("--type={letter}")));
+        let listed = self.children.glance(&mut command).unwrap_or_default();
+        names_in(&listed, &within)
+    }
+
+    /// A command that prints what is in a directory, and what the paths begin with.
+    fn find(&self, directory: &str) -> (Command, String) {
+        let within = format!("{}/", directory.trim_end_matches('/'));
+        let mut command = self.reader();
+        command.args(["find", "--print0", "--max-depth=1"]);
+        command.arg(self.operand(&within));
+        (command, within)
     }
 
     /// The paths that a pattern means, sorted.
@@ -136,6 +179,16 @@ impl Listing {
     }
 }
 
+/// The names in paths that end with NUL bytes and begin with `within`. The directory itself is one of the paths.
+fn names_in(paths: &[u8], within: &str) -> Vec<String> {
+    let paths = paths.split(|byte| *byte == 0);
+    let names = paths.filter_map(|path| path.strip_prefix(within.as_bytes()));
+    let names = names.filter(|name| !name.is_empty());
+    names
+        .filter_map(|name| String::from_utf8(name.to_vec()).ok())
+        .collect()
+}
+
 /// A part of a pattern without wildcards, as a name.
 fn unescaped(pattern: &str) -> Option<String> {
     let mut out = String::new();
@@ -153,6 +206,13 @@ fn unescaped(pattern: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_what_follows_the_directory() {
+        let printed = b"/a/\0/a/b c\0/a/line\nend\0/a/\xff\0";
+        assert_eq!(names_in(printed, "/a/"), ["b c", "line\nend"]);
+        assert_eq!(names_in(b"/\0/x\0", "/"), ["x"]);
+    }
 
     #[test]
     fn parts_without_wildcards_are_names() {

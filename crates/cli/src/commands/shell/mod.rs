@@ -7,9 +7,11 @@
 //! Not responsible for: reading images, pipes and variables.
 
 mod children;
+mod completion;
 mod edit;
 mod lines;
 mod listing;
+mod terminal;
 mod verbs;
 mod words;
 
@@ -23,6 +25,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::Stdio;
 use std::rc::Rc;
+use terminal::{Prompt, Typed};
 use verbs::{Part, VERBS, Verb};
 use words::{Word, absolute, normalised};
 
@@ -39,7 +42,7 @@ struct Shell {
     directory: Rc<RefCell<String>>,
     previous: String,
     write: bool,
-    children: Children,
+    children: Rc<Children>,
     status: u8,
 }
 
@@ -49,18 +52,26 @@ struct Shell {
 /// With the status of the command that ended the shell.
 pub fn shell(args: &ShellArgs) -> Result<()> {
     let program = std::env::current_exe()?;
-    let listing = Listing::new(program, options(), args.image.clone());
     let interactive = args.commands.is_empty() && std::io::stdin().is_terminal();
+    let children = Rc::new(Children::new(args.commands.is_empty() && !interactive));
+    let listing = Listing::new(
+        program,
+        options(),
+        args.image.clone(),
+        crate::devices::overlay().map(Path::to_owned),
+        args.write,
+        children.clone(),
+    );
     let mut shell = Shell {
         listing: Rc::new(listing),
         directory: Rc::new(RefCell::new("/".to_owned())),
         previous: "/".to_owned(),
         write: args.write,
-        children: Children::new(args.commands.is_empty() && !interactive),
+        children,
         status: 0,
     };
     // An image that cannot be opened is told at once.
-    let mut root = shell.listing.command();
+    let mut root = shell.listing.reader();
     root.args(["stat", "--json"])
         .arg(shell.listing.operand("/"));
     shell.children.succeed(root.stdout(Stdio::null()))?;
@@ -79,7 +90,7 @@ pub fn shell(args: &ShellArgs) -> Result<()> {
     }
 }
 
-/// What the user told this process about opening images.
+/// What the user told this process about opening images, without the overlay.
 fn options() -> Vec<OsString> {
     let mut out: Vec<OsString> = vec![format!("--sandbox={}", crate::wall::mode_name()).into()];
     let mut path = |name: &str, path: &Path| {
@@ -91,9 +102,6 @@ fn options() -> Vec<OsString> {
     }
     if let Some(journal) = crate::devices::journal() {
         path("--journal", journal);
-    }
-    if let Some(overlay) = crate::devices::overlay() {
-        path("--overlay", overlay);
     }
     if crate::wall::allow_backing() {
         out.push("--allow-backing".into());
@@ -141,30 +149,30 @@ impl Shell {
         Ok(failed)
     }
 
-    /// Commands from a terminal, until its end. The terminal edits the line.
+    /// Commands from a terminal, until its end.
     fn prompt(&mut self, args: &ShellArgs) -> Result<u8> {
         let name = Path::new(&args.image).file_name().unwrap_or(&args.image);
         let name = name.to_string_lossy().into_owned();
         let end = if self.write { '#' } else { '>' };
+        let mut prompt = Prompt::new(self.listing.clone(), self.directory.clone(), self.write)?;
         loop {
             let place = format!("{name}:{}{end} ", self.directory.borrow());
-            {
-                let mut out = std::io::stdout().lock();
-                out.write_all(crate::text::printable(&place).as_bytes())?;
-                out.flush()?;
-            }
-            // Not locked for longer: a command may read the terminal.
-            let Some(line) = lines::next(&mut std::io::stdin().lock())? else {
-                println_end()?;
-                return Ok(self.status);
+            let result = match prompt.line(&crate::text::printable(&place))? {
+                Typed::Line(line) => self.line(&line),
+                Typed::Wrong(e) => Err(e),
+                Typed::Dropped => Ok(Done::Go),
+                Typed::End => return Ok(self.status),
+                Typed::Signal(signal) => return Ok(status_of(signal)),
             };
-            let result = line.and_then(|line| self.line(&line));
-            let signal = self.children.take_signal().filter(|s| ends_prompt(*s));
-            if let Some(signal) = signal {
+            let signal = self.children.take_signal();
+            if let Some(signal) = signal.filter(|s| ends_prompt(*s)) {
                 if let Err(e) = result {
                     print(&e);
                 }
                 return Ok(status_of(signal));
+            }
+            if signal.is_some() {
+                prompt.drop_pasted();
             }
             match result {
                 Ok(Done::Go) => {}
@@ -212,7 +220,10 @@ impl Shell {
             "cd" => self.change_directory(words)?,
             "edit" => edit::edit(&self.listing, &self.children, &self.path(words, "edit")?)?,
             _ => {
-                let mut command = self.listing.command();
+                let mut command = match verb.writes {
+                    true => self.listing.writer(),
+                    false => self.listing.reader(),
+                };
                 command.args(verb.command);
                 for part in parts {
                     match part {
@@ -249,10 +260,15 @@ impl Shell {
             return Err(Failure::usage("a path is empty"));
         }
         let directory = self.directory.borrow();
-        match &word.pattern {
-            Some(pattern) => self.listing.expand(&directory, pattern),
-            None => Ok(vec![absolute(&directory, &word.text)]),
+        let Some(pattern) = &word.pattern else {
+            return Ok(vec![absolute(&directory, &word.text)]);
+        };
+        let paths = self.listing.expand(&directory, pattern);
+        // Some directories were not listed.
+        if self.children.is_interrupted() {
+            return Err(Failure::interrupted());
         }
+        paths
     }
 
     /// The one path that a word means.
@@ -307,7 +323,7 @@ impl Shell {
         };
         // The path as it was given must be one, and so must what it is by text.
         let directory = normalised(&path);
-        let mut command = self.listing.command();
+        let mut command = self.listing.reader();
         command.args(["stat", "--json"]).stdout(Stdio::null());
         for path in [path.as_str(), &directory] {
             // A path that ends with a slash must be that of a directory.
@@ -318,12 +334,4 @@ impl Shell {
         self.previous = self.directory.replace(directory);
         Ok(())
     }
-}
-
-/// The user's shell goes on in a line of its own.
-fn println_end() -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(b"\n")?;
-    out.flush()?;
-    Ok(())
 }

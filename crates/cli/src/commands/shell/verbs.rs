@@ -104,6 +104,23 @@ pub enum Part {
     Image,
 }
 
+/// What a word may be that is being typed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// The name of a command.
+    Verb,
+    /// A path of the image.
+    Image,
+    /// A path of the image that `cd` takes.
+    Directory,
+    /// A path of the host.
+    Host,
+    /// A path of the image or of the host.
+    Either,
+    /// Nothing that is known.
+    Nothing,
+}
+
 /// What a session decides when it starts, for all of its lines: what the image is, what lies over and beside it, and what guards the process that
 /// reads it.
 const OF_THE_SESSION: &[&str] = &[
@@ -131,6 +148,46 @@ impl Verb {
         Ok(())
     }
 
+    /// What a word may be that follows these, and begins like this.
+    pub fn wanted(&self, before: &[Word], last: &Word) -> Wanted {
+        let (mut operands, mut only_paths, mut value) = (0, false, false);
+        let option = |text: &str| text.len() > 1 && text.starts_with('-');
+        for word in before {
+            let text = word.text.as_str();
+            if std::mem::take(&mut value) {
+                continue;
+            }
+            if !only_paths && text == "--" {
+                only_paths = true;
+            } else if !only_paths && option(text) && !self.is_mode(operands, text) {
+                value = self.valued.contains(&text);
+            } else {
+                operands += 1;
+            }
+        }
+        if value || !only_paths && last.text.starts_with('-') {
+            return Wanted::Nothing;
+        }
+        match (self.shape, operands) {
+            (Shape::Paths | Shape::PathsOrHere | Shape::Link, _) | (Shape::Get, 0) => Wanted::Image,
+            (Shape::TextAndPaths, 1..) => Wanted::Image,
+            (Shape::Put, 0) => Wanted::Host,
+            (Shape::Get | Shape::Put, _) => Wanted::Either,
+            (Shape::Own, 0) => match self.name {
+                "cd" => Wanted::Directory,
+                "edit" => Wanted::Image,
+                "help" => Wanted::Verb,
+                _ => Wanted::Nothing,
+            },
+            (Shape::TextAndPaths | Shape::Image | Shape::Own, _) => Wanted::Nothing,
+        }
+    }
+
+    /// Whether a word is the mode of `chmod`, which may look like an option.
+    fn is_mode(&self, operands: usize, text: &str) -> bool {
+        self.name == "chmod" && operands == 0 && removes(text)
+    }
+
     /// What each word is.
     ///
     /// # Errors
@@ -144,7 +201,7 @@ impl Verb {
             if text == "--" {
                 // Paths are absolute, so nothing of them looks like an option.
                 rest.extend(words.by_ref().cloned());
-            } else if self.name == "chmod" && rest.is_empty() && removes(text) {
+            } else if self.is_mode(rest.len(), text) {
                 rest.push(word.clone());
             } else if text.len() > 1 && text.starts_with('-') && self.shape != Shape::Image {
                 self.refuse_decided(text)?;
@@ -248,6 +305,38 @@ mod tests {
             Part::Image => "@@".to_owned(),
         };
         Ok(verb.parts(&words[1..])?.into_iter().map(show).collect())
+    }
+
+    #[test]
+    fn what_is_typed_is_what_the_command_takes() {
+        use Wanted::*;
+        for (line, expected) in [
+            ("ls ", Image),
+            ("ls -l a b", Image),
+            ("ls -", Nothing),
+            ("ls -- -", Image),
+            ("cd ", Directory),
+            ("cd a b", Nothing),
+            ("find -name ", Nothing),
+            ("find -name x ", Image),
+            ("chmod ", Nothing),
+            ("chmod -x ", Image),
+            ("chmod -R 644 ", Image),
+            ("mkdir -m ", Nothing),
+            ("get ", Image),
+            ("get a ", Either),
+            ("put ", Host),
+            ("put a ", Either),
+            ("edit ", Image),
+            ("help l", Verb),
+            ("df ", Nothing),
+            ("exit ", Nothing),
+        ] {
+            let typed = super::super::words::beginning(line).unwrap();
+            let (first, rest) = typed.before.split_first().unwrap();
+            let verb = find(&first.text).unwrap();
+            assert_eq!(verb.wanted(rest, &typed.last), expected, "{line}");
+        }
     }
 
     /// A global option is the session's, unless it only reports more.
