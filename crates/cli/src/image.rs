@@ -217,7 +217,7 @@ impl Image {
             kind => {
                 return Err(Failure::new(format_args!(
                     "a {} has no contents to read",
-                    crate::output::kind_name(kind)
+                    kind.name()
                 ))
                 .at(self.place(path)));
             }

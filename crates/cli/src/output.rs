@@ -5,6 +5,8 @@
 //! one is not UTF-8, a field ending in `_base64` beside it has the exact bytes.
 
 use crate::failure::Result;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_PAD_INDIFFERENT;
 pub use blockwright_map::human;
 use blockwright_vfs::{Attr, FileKind, Timestamp};
 use serde::Serialize;
@@ -163,19 +165,6 @@ pub fn kind_letter(kind: FileKind) -> char {
     }
 }
 
-/// A kind as JSON has it.
-pub fn kind_name(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::Regular => "file",
-        FileKind::Directory => "directory",
-        FileKind::Symlink => "symlink",
-        FileKind::CharDevice => "character device",
-        FileKind::BlockDevice => "block device",
-        FileKind::Fifo => "fifo",
-        FileKind::Socket => "socket",
-    }
-}
-
 /// `drwxr-xr-x`.
 pub fn mode_string(kind: FileKind, perm: u32) -> String {
     let mut text = String::with_capacity(10);
@@ -291,48 +280,14 @@ pub fn base64_unless_text(bytes: &[u8]) -> Option<String> {
     std::str::from_utf8(bytes).is_err().then(|| base64(bytes))
 }
 
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// Base64 with padding.
+/// Bytes in base64, with padding.
 pub fn base64(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let word = chunk
-            .iter()
-            .chain(&[0, 0])
-            .take(3)
-            .fold(0u32, |word, &b| word << 8 | u32::from(b));
-        for digit in 0..4 {
-            if digit <= chunk.len() {
-                text.push(char::from(BASE64[(word >> (18 - 6 * digit)) as usize & 63]));
-            } else {
-                text.push('=');
-            }
-        }
-    }
-    text
+    STANDARD_PAD_INDIFFERENT.encode(bytes)
 }
 
-/// Bytes from base64; `None` when it is not that.
+/// Bytes from base64, with or without padding; `None` when it is not that.
 pub fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
-    let digits: &[u8] = match text {
-        [rest @ .., b'=', b'='] | [rest @ .., b'='] => rest,
-        _ => text,
-    };
-    let mut bytes = Vec::with_capacity(digits.len() * 3 / 4);
-    for chunk in digits.chunks(4) {
-        if chunk.len() == 1 {
-            return None;
-        }
-        let mut word = 0u32;
-        for digit in chunk {
-            let value = BASE64.iter().position(|d| d == digit)? as u32;
-            word = word << 6 | value;
-        }
-        word <<= 6 * (4 - chunk.len());
-        bytes.extend_from_slice(&word.to_be_bytes()[1..chunk.len()]);
-    }
-    Some(bytes)
+    STANDARD_PAD_INDIFFERENT.decode(text).ok()
 }
 
 /// An inode as JSON has it everywhere.
@@ -386,7 +341,7 @@ impl From<&Attr> for AttrJson {
         let (major, minor) = device_numbers(attr.rdev);
         AttrJson {
             ino: attr.ino.0,
-            kind: kind_name(attr.kind),
+            kind: attr.kind.name(),
             mode: octal(attr.perm),
             links: attr.nlink,
             uid: attr.uid,
@@ -462,6 +417,7 @@ mod tests {
                 Some(plain.as_bytes())
             );
         }
+        assert_eq!(from_base64(b"Zg").as_deref(), Some(&b"f"[..]));
         assert_eq!(from_base64(b"a"), None);
         assert_eq!(from_base64(b"a_b!"), None);
     }

@@ -33,6 +33,20 @@ pub enum FileKind {
 }
 
 impl FileKind {
+    /// Its name, which is stable: `file`, `directory`, `symlink`, `character device`, `block device`, `fifo` or `socket`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            FileKind::Regular => "file",
+            FileKind::Directory => "directory",
+            FileKind::Symlink => "symlink",
+            FileKind::CharDevice => "character device",
+            FileKind::BlockDevice => "block device",
+            FileKind::Fifo => "fifo",
+            FileKind::Socket => "socket",
+        }
+    }
+
     /// The `S_IFMT` bits of `st_mode`.
     #[must_use]
     pub const fn mode_bits(self) -> u32 {

@@ -68,18 +68,6 @@ impl Listed {
     }
 }
 
-fn kind_name(kind: FileType) -> &'static str {
-    match kind {
-        FileType::Regular => "file",
-        FileType::Directory => "directory",
-        FileType::Symlink => "symlink",
-        FileType::CharDevice => "character device",
-        FileType::BlockDevice => "block device",
-        FileType::Fifo => "fifo",
-        FileType::Socket => "socket",
-    }
-}
-
 fn attributes(metadata: &Metadata) -> Attributes {
     Attributes {
         size: metadata.len(),
@@ -93,7 +81,7 @@ pub(crate) fn entry(volume: &Volume, path: &Path, kind: Option<FileType>) -> Ent
     let name = path.file_name().map(os_name::bytes).unwrap_or_default();
     let mut told = EntryOf {
         name: coded(name),
-        kind: kind.map(kind_name),
+        kind: kind.map(FileType::name),
         attributes: None,
         target: None,
         leads_to: None,
@@ -102,7 +90,7 @@ pub(crate) fn entry(volume: &Volume, path: &Path, kind: Option<FileType>) -> Ent
     };
     match volume.symlink_metadata(path) {
         Ok(metadata) => {
-            told.kind = Some(kind_name(metadata.file_type()));
+            told.kind = Some(metadata.file_type().name());
             told.attributes = Some(attributes(&metadata));
             if metadata.is_symlink() {
                 match volume.read_link(path) {
@@ -110,7 +98,7 @@ pub(crate) fn entry(volume: &Volume, path: &Path, kind: Option<FileType>) -> Ent
                     Err(e) => told.trouble = Some(e.to_string()),
                 }
                 let to = volume.metadata(path).ok();
-                told.leads_to = to.as_ref().map(|to| kind_name(to.file_type()));
+                told.leads_to = to.as_ref().map(|to| to.file_type().name());
                 told.leads_to_bytes = to.map(|to| to.len());
             }
         }

@@ -1,5 +1,7 @@
 //! Records of PAX headers: numbers, times, attributes, access control lists, sparse maps.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_PAD_INDIFFERENT;
 use blockwright_ondisk::ext4::Timestamp;
 use std::collections::BTreeMap;
 
@@ -170,26 +172,11 @@ fn percent_decoded(text: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Base64 of any lines, with or without padding.
 fn base64_decoded(text: &[u8]) -> Option<Vec<u8>> {
-    let (mut bits, mut have) = (0u32, 0u32);
-    let mut out = Vec::with_capacity(text.len() * 3 / 4);
-    for b in text.iter().filter(|b| !matches!(b, b'=' | b'\n' | b'\r')) {
-        let value = match b {
-            b'A'..=b'Z' => b - b'A',
-            b'a'..=b'z' => b - b'a' + 26,
-            b'0'..=b'9' => b - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        have += 6;
-        if have >= 8 {
-            have -= 8;
-            out.push((bits >> have) as u8);
-        }
-    }
-    Some(out)
+    let digits = |b: &&u8| !matches!(**b, b'\n' | b'\r');
+    let text: Vec<u8> = text.iter().filter(digits).copied().collect();
+    STANDARD_PAD_INDIFFERENT.decode(text).ok()
 }
 
 /// The number of a user or group that has only a name here, from the host's own list.
@@ -338,7 +325,9 @@ mod tests {
 
     #[test]
     fn codings() {
-        assert_eq!(base64_decoded(b"aGVsbG8=").expect("valid"), b"hello");
+        for text in [&b"aGVsbG8="[..], b"aGVsbG8", b"aGVs\nbG8=\n"] {
+            assert_eq!(base64_decoded(text).expect("valid"), b"hello");
+        }
         assert_eq!(percent_decoded(b"user.a%20b"), b"user.a b");
         assert!(base64_decoded(b"a*b").is_none());
     }

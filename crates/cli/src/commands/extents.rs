@@ -4,7 +4,7 @@ use crate::args::PathsArgs;
 use crate::failure::{At, Failure, Result, Tally};
 use crate::image::{Access, Image, Images};
 use crate::operand::Inside;
-use crate::output::{Out, Table, base64_unless_text, kind_name, text};
+use crate::output::{Out, Table, base64_unless_text, text};
 use blockwright_vfs::{FileKind, InodeRef, Place};
 use serde::Serialize;
 use std::io::Write;
@@ -107,7 +107,7 @@ fn one(images: &mut Images, operand: &Inside) -> Result<FileExtents> {
     let inode = image.resolve(&operand.path, true)?;
     if !matches!(inode.kind(), FileKind::Regular | FileKind::Directory) {
         return Err(
-            Failure::new(format_args!("a {} has no blocks", kind_name(inode.kind()))).at(operand),
+            Failure::new(format_args!("a {} has no blocks", inode.kind().name())).at(operand),
         );
     }
     let attr = image.stat(&inode);

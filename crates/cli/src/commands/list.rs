@@ -439,7 +439,7 @@ impl Tree<'_> {
                 }
                 None if is_dir => write!(self.out, "/")?,
                 None if kind_letter(kind) != '-' => {
-                    write!(self.out, " [{}]", crate::output::kind_name(kind))?;
+                    write!(self.out, " [{}]", kind.name())?;
                 }
                 None => {}
             }

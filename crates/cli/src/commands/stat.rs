@@ -5,9 +5,7 @@ use crate::commands::list::FileJson;
 use crate::failure::{At, Result, Tally};
 use crate::image::{Access, Image, Images};
 use crate::operand::Inside;
-use crate::output::{
-    Out, device_numbers, flag_names, kind_name, mode_string, octal, text, time_full,
-};
+use crate::output::{Out, device_numbers, flag_names, mode_string, octal, text, time_full};
 use blockwright_vfs::{Attr, FileKind};
 use serde::Serialize;
 use std::io::Write;
@@ -95,7 +93,7 @@ fn print(out: &mut Out, found: &Found) -> Result<()> {
         attr.size,
         attr.blocks512,
         found.block_bytes,
-        kind_name(attr.kind)
+        attr.kind.name()
     )?;
     write!(out, " Inode: {:<15} Links: {}", attr.ino.0, attr.nlink)?;
     if matches!(attr.kind, FileKind::CharDevice | FileKind::BlockDevice) {
