@@ -14,3 +14,9 @@ ln -sf libblockwright.so.0 "$to/lib/libblockwright.so"
 install -m 0644 "$build/libblockwright_capi.a" "$to/lib/libblockwright.a"
 install -m 0644 "$here/crates/capi/include/blockwright.h" "$to/include/blockwright.h"
 sed -e "s|@prefix@|$prefix|" -e "s|@version@|$version|" "$here/crates/capi/blockwright.pc.in" > "$to/lib/pkgconfig/blockwright.pc"
+
+# Programs find the library by the loader's cache, or not at all.
+case $root:$prefix in
+    :/usr | :/usr/local) [ "$(id -u)" != 0 ] || ! command -v ldconfig >/dev/null || ldconfig ;;
+    :*) echo "install-c: for programs to find it there: PKG_CONFIG_PATH=$prefix/lib/pkgconfig and LD_LIBRARY_PATH=$prefix/lib" >&2 ;;
+esac
