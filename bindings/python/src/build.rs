@@ -1,9 +1,10 @@
 //! Making volumes.
 
 use crate::error::detached;
-use blockwright::build::BuildProgress;
+use blockwright::build::{BuildProgress, JournalBuilder};
 use blockwright::ext4::FsType;
-use blockwright::{Format, VolumeBuilder};
+use blockwright::{Format, VolumeBuilder, reshape};
+use blockwright_device::OpenMode;
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -73,6 +74,11 @@ impl Teller {
         }
     }
 
+    /// Whether the function has raised an exception.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state.lock().1.is_some()
+    }
+
     /// The exception of the function.
     pub(crate) fn failed(&self) -> Option<PyErr> {
         self.state.lock().1.take()
@@ -105,7 +111,7 @@ fn tells(teller: Arc<Teller>) -> impl Fn(&BuildProgress) + Send + Sync + 'static
 
 /// Makes a volume. `options` has what the Python half has checked.
 #[pyfunction]
-#[pyo3(signature = (path, sources, *, format, size, free, auto, label, features, uuid, owner, epoch, block_size, inode_ratio, new, progress))]
+#[pyo3(signature = (path, sources, *, format, size, free, auto, label, features, uuid, owner, epoch, block_size, inode_ratio, inode_size, inodes, reserved_percent, hash_seed, journal_size, journal, new, progress))]
 #[expect(
     clippy::too_many_arguments,
     reason = "the Python half passes each option"
@@ -125,6 +131,12 @@ pub(crate) fn build(
     epoch: Option<u64>,
     block_size: Option<u32>,
     inode_ratio: Option<u64>,
+    inode_size: Option<u16>,
+    inodes: Option<u64>,
+    reserved_percent: Option<f64>,
+    hash_seed: Option<[u8; 16]>,
+    journal_size: Option<u64>,
+    journal: Option<PathBuf>,
     new: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Py<PyDict>> {
@@ -162,6 +174,25 @@ pub(crate) fn build(
     if let Some(bytes) = inode_ratio {
         builder = builder.inode_ratio(bytes);
     }
+    if let Some(bytes) = inode_size {
+        builder = builder.inode_size(bytes);
+    }
+    if let Some(count) = inodes {
+        builder = builder.inodes(count);
+    }
+    if let Some(percent) = reserved_percent {
+        builder = builder.reserved_percent(percent);
+    }
+    if let Some(seed) = hash_seed {
+        builder = builder.hash_seed(seed);
+    }
+    if let Some(bytes) = journal_size {
+        builder = builder.journal_bytes(bytes);
+    }
+    if let Some(path) = journal {
+        let open = || reshape::open_journal(&path, OpenMode::default());
+        builder = builder.journal_device(detached(py, open)?);
+    }
     let teller = progress.map(Teller::new);
     if let Some(teller) = &teller {
         builder = builder.progress(tells(Arc::clone(teller)));
@@ -191,4 +222,36 @@ pub(crate) fn build(
     all.set_item("directories", report.directories)?;
     all.set_item("uuid", report.uuid.to_vec())?;
     Ok(all.unbind())
+}
+
+/// Makes a journal for a volume on another device; its UUID.
+#[pyfunction]
+#[pyo3(signature = (path, size, *, label, uuid, epoch, block_size))]
+pub(crate) fn journal(
+    py: Python<'_>,
+    path: PathBuf,
+    size: Option<u64>,
+    label: Option<Vec<u8>>,
+    uuid: Option<[u8; 16]>,
+    epoch: Option<u64>,
+    block_size: Option<u32>,
+) -> PyResult<Vec<u8>> {
+    let mut builder = JournalBuilder::new();
+    if let Some(bytes) = size {
+        builder = builder.size(bytes);
+    }
+    if let Some(label) = label {
+        builder = builder.label(label);
+    }
+    if let Some(uuid) = uuid {
+        builder = builder.uuid(uuid);
+    }
+    if let Some(secs) = epoch {
+        builder = builder.time(secs);
+    }
+    if let Some(bytes) = block_size {
+        builder = builder.block_size(bytes);
+    }
+    let made = detached(py, || builder.create(&path))?;
+    Ok(made.uuid.to_vec())
 }

@@ -1,26 +1,25 @@
-//! Checking, repairing, resizing.
+//! Checking and repairing.
 
 use crate::build::Teller;
 use crate::error::detached;
-use blockwright::reshape;
+use crate::place::Place;
 use blockwright_device::OpenMode;
-use blockwright_ffi::{CheckOptions, Mode, Phase, ProgressFn, Target, Window, open_device};
+use blockwright_ffi::{CheckOptions, Image, Mode, Phase, ProgressFn};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Checks the volume in an image. Issues are tuples of kind, severity, outcome and text.
 #[pyfunction]
-#[pyo3(signature = (path, *, mode, issues_max, offset, size, progress))]
+#[pyo3(signature = (place, *, mode, issues_max, superblock, discard_fsynced, progress))]
 pub(crate) fn check(
     py: Python<'_>,
-    path: PathBuf,
+    place: Place,
     mode: &str,
     issues_max: Option<usize>,
-    offset: u64,
-    size: Option<u64>,
+    superblock: Option<u64>,
+    discard_fsynced: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Py<PyDict>> {
     let mode = match mode {
@@ -43,22 +42,23 @@ pub(crate) fn check(
         });
         tell
     });
-    let options = CheckOptions {
+    let mut options = CheckOptions {
         mode,
         issues_max,
         progress,
+        superblock,
+        discard_fsynced,
+        ..CheckOptions::default()
     };
-    let window = Window {
-        offset,
-        bytes: size,
-    };
+    let image = Image::from(place);
     let report = detached(py, || {
         let open = OpenMode {
             read_only: mode == Mode::ReadOnly,
             ..OpenMode::default()
         };
-        let device = open_device(&path, window, open)?;
-        blockwright_ffi::check(device, &options).map_err(|e| e.at(&path))
+        let device = image.open_device(open)?;
+        options.journal = image.open_journal(open)?.map(|journal| journal.device);
+        blockwright_ffi::check(device, &options).map_err(|e| e.at(&image.path))
     })?;
     if let Some(e) = teller.and_then(|t| t.failed()) {
         return Err(e);
@@ -86,32 +86,10 @@ pub(crate) fn check(
         ("symlinks", stats.symlinks),
         ("specials", stats.specials),
         ("names", stats.names),
+        ("transactions_replayed", stats.transactions_replayed),
+        ("blocks_written", stats.blocks_written),
     ] {
         all.set_item(name, value)?;
     }
     Ok(all.unbind())
-}
-
-/// Changes the size of the volume in an image; the bytes before and now. Without a size: all of the image, or with `minimum` as few as possible.
-#[pyfunction]
-#[pyo3(signature = (path, size, *, minimum, free, dry_run))]
-pub(crate) fn resize(
-    py: Python<'_>,
-    path: PathBuf,
-    size: Option<u64>,
-    minimum: bool,
-    free: u64,
-    dry_run: bool,
-) -> PyResult<(u64, u64)> {
-    let target = match (size, minimum) {
-        (Some(bytes), _) => Target::Bytes(bytes),
-        (None, true) => Target::Minimum { free },
-        (None, false) => Target::Fill,
-    };
-    let mode = match dry_run {
-        true => reshape::Mode::DryRun,
-        false => reshape::Mode::Change,
-    };
-    let done = detached(py, || blockwright_ffi::resize(&path, target, mode))?;
-    Ok((done.bytes_before(), done.bytes()))
 }

@@ -8,10 +8,12 @@
 #![warn(missing_docs)]
 
 mod build;
+mod change;
 mod check;
 mod error;
 mod file;
 mod names;
+mod place;
 mod volume;
 
 use pyo3::prelude::*;
@@ -29,6 +31,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<names::Listing>()?;
     m.add_function(wrap_pyfunction!(build::build, m)?)?;
     m.add_function(wrap_pyfunction!(check::check, m)?)?;
-    m.add_function(wrap_pyfunction!(check::resize, m)?)?;
+    m.add_function(wrap_pyfunction!(build::journal, m)?)?;
+    m.add_function(wrap_pyfunction!(change::resize, m)?)?;
+    m.add_function(wrap_pyfunction!(change::settings, m)?)?;
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! An open volume.
 
 use crate::error::{closed, detached, exception_of_sync};
+use crate::place::Place;
 use blockwright::{Format, Metadata, VolumeOptions};
-use blockwright_ffi::{Window, open_volume};
+use blockwright_ffi::Image;
 use parking_lot::RwLock;
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -61,25 +62,20 @@ impl Volume {
 #[pymethods]
 impl Volume {
     #[new]
-    #[pyo3(signature = (path, read_only, lock, offset, size, cache_bytes))]
+    #[pyo3(signature = (place, read_only, lock, cache_bytes))]
     fn new(
         py: Python<'_>,
-        path: PathBuf,
+        place: Place,
         read_only: bool,
         lock: bool,
-        offset: u64,
-        size: Option<u64>,
         cache_bytes: Option<u64>,
     ) -> PyResult<Self> {
         let mut options = VolumeOptions::new().read_only(read_only).lock(lock);
         if let Some(bytes) = cache_bytes {
             options = options.cache_bytes(bytes);
         }
-        let window = Window {
-            offset,
-            bytes: size,
-        };
-        let volume = detached(py, || open_volume(&path, window, &options))?;
+        let image = Image::from(place);
+        let volume = detached(py, || image.open_volume(&options))?;
         Ok(Volume {
             inner: RwLock::new(Some(volume)),
         })

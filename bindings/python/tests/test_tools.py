@@ -148,3 +148,118 @@ def test_a_range_of_an_image(tmp_path):
         volume.path("x").write_text("in a range")
     assert blockwright.check(disk, offset=1 << 20, size=16 << 20).clean
     assert disk.read_bytes()[: 1 << 20] == b"\xff" * (1 << 20) and disk.read_bytes()[-4096:] == b"\xff" * 4096
+
+
+def test_a_journal_on_another_device(tmp_path):
+    log, image = tmp_path / "log.img", tmp_path / "v.img"
+    chosen = uuid.uuid4()
+    assert blockwright.make_journal(log, 8 << 20, uuid=chosen, label="log") == chosen
+    blockwright.mkfs(image, size=64 << 20, journal=log)
+    with pytest.raises(OSError, match="(?i)user|used|busy"):
+        blockwright.mkfs(tmp_path / "other.img", size=64 << 20, journal=log)
+    with pytest.raises(OSError, match="journal"):
+        blockwright.Volume(image)
+    with blockwright.Volume(image, journal=log) as volume:
+        volume.path("x").write_text("1")
+    assert blockwright.check(image, journal=log).clean
+    with pytest.raises(OSError, match="journal"):
+        blockwright.resize(image, 128 << 20)
+    blockwright.resize(image, 128 << 20, journal=log)
+    blockwright.change_settings(image, journal=log, features="^has_journal")
+    with blockwright.Volume(image) as volume:
+        assert volume.path("x").read_text() == "1"
+    assert blockwright.check(image).clean
+
+
+def test_settings(image):
+    ext4 = image.name.startswith("ext4")
+    blockwright.change_settings(image)
+    blockwright.change_settings(image, label="renamed", uuid=uuid.UUID(int=0x1234))
+    raw = image.read_bytes()
+    assert uuid.UUID(int=0x1234).bytes in raw[:8192]
+    assert ("renamed".encode() if ext4 else "renamed".encode("utf-16-le")) in raw[:8192]
+    blockwright.change_settings(image, uuid="random")
+    assert uuid.UUID(int=0x1234).bytes not in image.read_bytes()[:8192]
+    if ext4:
+        steps = []
+        blockwright.change_settings(
+            image,
+            features="quota,^metadata_csum",
+            reserved_percent=1.5,
+            errors="remount-ro",
+            default_options="acl",
+            journal_size=8 << 20,
+            progress=lambda *step: steps.append(step),
+        )
+        assert {step for step, _, _ in steps} <= {"inodes", "numbers", "data", "metadata", "plan"} and steps
+        with pytest.raises(ValueError):
+            blockwright.change_settings(image, reserved=1, reserved_percent=1.0)
+    with pytest.raises(ValueError):
+        blockwright.change_settings(image, errors="ignore")
+    with pytest.raises(OSError):
+        blockwright.change_settings(image, features="nonsense")
+    assert blockwright.check(image).clean
+
+
+def test_progress_stops_a_resize(image):
+    class Stop(Exception):
+        pass
+
+    def stop(phase, done, total):
+        raise Stop
+
+    blockwright.resize(image, 256 << 20)
+    # What is left lies behind the end that the volume will have.
+    with blockwright.Volume(image) as volume:
+        for n in range(10):
+            volume.path(f"gone{n}").write_bytes(b"g" * (2 << 20))
+        volume.path("kept").write_bytes(b"k" * 100_000)
+        volume.sync()
+        for n in range(10):
+            volume.path(f"gone{n}").unlink()
+    with pytest.raises(Stop):
+        blockwright.resize(image, minimum=True, progress=stop)
+    assert blockwright.check(image).clean
+    phases = set()
+    blockwright.resize(image, minimum=True, progress=lambda phase, done, total: phases.add(phase))
+    assert phases <= {"inodes", "numbers", "data", "metadata", "plan"} and phases
+    with blockwright.Volume(image, read_only=True) as volume:
+        assert volume.path("kept").read_bytes() == b"k" * 100_000
+
+
+def test_an_overlay_takes_the_changes(tmp_path, image):
+    before = image.read_bytes()
+    overlay = tmp_path / "changes"
+    with blockwright.Volume(image, overlay=overlay) as volume:
+        volume.path("x").write_text("1")
+    assert blockwright.check(image, overlay=overlay).files == blockwright.check(image).files + 1
+    blockwright.change_settings(image, overlay=overlay, label="forked")
+    assert image.read_bytes() == before
+
+
+def test_options_of_check(image):
+    if image.name.startswith("ext4"):
+        with open(image, "r+b") as f:
+            f.seek(1024)
+            f.write(bytes(1024))
+        # Of the blocks of 1024 bytes, 8193 has a copy.
+        with pytest.raises(OSError, match="32768"):
+            blockwright.check(image, superblock=32768)
+        with pytest.raises(OSError, match="f2fs"):
+            blockwright.check(image, "repair", discard_fsynced=True)
+    else:
+        assert blockwright.check(image, "repair", discard_fsynced=True).clean
+        with pytest.raises(OSError):
+            blockwright.check(image, discard_fsynced=True)
+        with pytest.raises(OSError, match="ext4"):
+            blockwright.check(image, superblock=32768)
+        with pytest.raises(OSError):
+            blockwright.check(image, devices=[image.with_name("none")])
+
+
+def test_a_copy_of_the_superblock(tmp_path):
+    image = tmp_path / "v.img"
+    blockwright.mkfs(image, size=64 << 20, block_size=1024, inodes=4096, inode_size=256, reserved_percent=0, journal_size=2 << 20)
+    report = blockwright.check(image, superblock=8193)
+    assert report.clean and report.inodes == 4096
+    assert report.transactions_replayed == 0 and report.blocks_written == 0

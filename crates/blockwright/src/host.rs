@@ -24,6 +24,22 @@ pub(crate) fn minor(device: u64) -> u32 {
     (device as u32 & 0xFF) | ((device >> 12) as u32 & !0xFF)
 }
 
+/// The number of the block device at a path; `None` for what is none, and on hosts whose numbers are not Linux's.
+#[cfg(feature = "resize")]
+pub(crate) fn block_device_number(path: &std::path::Path) -> Option<u64> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+        let metadata = std::fs::metadata(path).ok()?;
+        (metadata.file_type().is_block_device()).then(|| metadata.rdev())
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = path;
+        None
+    }
+}
+
 /// The end of a file, or of a block special.
 #[cfg(feature = "verity")]
 pub(crate) fn end(mut file: &std::fs::File) -> std::io::Result<u64> {

@@ -25,10 +25,11 @@
 
 use crate::format::{self, Format};
 use crate::{Error, ErrorKind, Result, VolumeOptions};
-use blockwright_device::{DevOffset, OverlayDevice, SharedDevice};
+use blockwright_device::{DevOffset, OpenMode, OverlayDevice, SharedDevice};
 use blockwright_ondisk::ext4::superblock::{RawSuperblock, SUPERBLOCK_OFFSET, State, Superblock};
 use blockwright_ondisk::ext4::{Compat, Incompat, RoCompat};
 use blockwright_reshape::{ReshapeError, ext4, f2fs};
+use std::path::Path;
 use std::sync::Arc;
 
 pub use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
@@ -140,6 +141,28 @@ pub fn set_watched(device: &SharedDevice, settings: &Settings, watch: &Watch) ->
             })
         }
     }
+}
+
+/// Opens the device or image of an ext4 journal, with the number by which a volume names it.
+///
+/// # Errors
+/// As opening a volume, with the path.
+pub fn open_journal(path: impl AsRef<Path>, mode: OpenMode) -> Result<ExternalJournal> {
+    let path = path.as_ref();
+    Ok(ExternalJournal {
+        device: crate::devices::open(path, mode).map_err(|e| Error::from(e).at(path))?,
+        number: journal_number(path),
+    })
+}
+
+/// The number of a block device as a volume stores that of its journal (`s_journal_dev`): `new_encode_dev` of Linux. 0 for what is no block device.
+#[must_use]
+pub fn journal_number(path: impl AsRef<Path>) -> u32 {
+    let Some(number) = crate::host::block_device_number(path.as_ref()) else {
+        return 0;
+    };
+    let (major, minor) = (crate::host::major(number), crate::host::minor(number));
+    (minor & 0xFF) | (major << 8) | ((minor & !0xFF) << 12)
 }
 
 /// Bytes that the volume on a device has: the device may be larger.

@@ -88,6 +88,11 @@
 #define BW_MAKE_F2FS 3
 
 /**
+ * Make a journal for an ext4 volume on another device, and no volume. `bytes`, `block_bytes`, `epoch`, `label` and `uuid` count.
+ */
+#define BW_MAKE_JOURNAL 4
+
+/**
  * As small as the sources allow; `bytes` is how much stays free.
  */
 #define BW_MAKE_AUTO 1
@@ -111,6 +116,16 @@
  * Fail when there is something at `path`.
  */
 #define BW_MAKE_NEW 16
+
+/**
+ * `reserved_percent` counts.
+ */
+#define BW_MAKE_RESERVED 32
+
+/**
+ * `hash_seed` counts.
+ */
+#define BW_MAKE_HASH_SEED 64
 
 /**
  * A directory of the host, or a tar file, plain or compressed with gzip, zstd or xz.
@@ -151,6 +166,11 @@
  * Make all repairs.
  */
 #define BW_CHECK_REPAIR 2
+
+/**
+ * f2fs, with `BW_CHECK_REPAIR`: give up what fsync wrote since the last checkpoint, where a mount refuses to recover it.
+ */
+#define BW_CHECK_DISCARD_FSYNCED 1
 
 /**
  * Worth saying, but no damage.
@@ -296,6 +316,71 @@
  * Only find out what would be done.
  */
 #define BW_RESIZE_DRY_RUN 4
+
+/**
+ * It looks at inodes, and may change each of them. `done` and `total` count block groups.
+ */
+#define BW_PHASE_INODES 0
+
+/**
+ * Inodes get other numbers. They count inodes.
+ */
+#define BW_PHASE_NUMBERS 1
+
+/**
+ * Files are copied from one place to another. They count bytes.
+ */
+#define BW_PHASE_DATA 2
+
+/**
+ * Metadata is written or moved. They count block groups, directories, or blocks of a table.
+ */
+#define BW_PHASE_METADATA 3
+
+/**
+ * The change is gone through in memory. They count what that step counts.
+ */
+#define BW_PHASE_PLAN 4
+
+/**
+ * `uuid` counts.
+ */
+#define BW_SET_UUID 1
+
+/**
+ * The volume gets a random UUID.
+ */
+#define BW_SET_RANDOM_UUID 2
+
+/**
+ * `hash_seed` counts.
+ */
+#define BW_SET_HASH_SEED 4
+
+/**
+ * `reserved_bytes` counts.
+ */
+#define BW_SET_RESERVED_BYTES 8
+
+/**
+ * `reserved_percent` counts.
+ */
+#define BW_SET_RESERVED_PERCENT 16
+
+/**
+ * Go on after damage was found.
+ */
+#define BW_ERRORS_CONTINUE 1
+
+/**
+ * Go on for reading only.
+ */
+#define BW_ERRORS_REMOUNT_READ_ONLY 2
+
+/**
+ * Stop the machine: for kernels.
+ */
+#define BW_ERRORS_PANIC 3
 
 /**
  * ext4, ext3 or ext2.
@@ -607,11 +692,11 @@ typedef struct bw_make_options {
    */
   size_t struct_size;
   /**
-   * `BW_MAKE_AUTO`, `BW_MAKE_EPOCH`, `BW_MAKE_OWNER`, `BW_MAKE_UUID`, `BW_MAKE_NEW`.
+   * `BW_MAKE_AUTO`, `BW_MAKE_EPOCH`, `BW_MAKE_OWNER`, `BW_MAKE_UUID`, `BW_MAKE_NEW`, `BW_MAKE_RESERVED`, `BW_MAKE_HASH_SEED`.
    */
   uint32_t flags;
   /**
-   * `BW_MAKE_EXT4`, `BW_MAKE_EXT3`, `BW_MAKE_EXT2` or `BW_MAKE_F2FS`.
+   * `BW_MAKE_EXT4`, `BW_MAKE_EXT3`, `BW_MAKE_EXT2`, `BW_MAKE_F2FS` or `BW_MAKE_JOURNAL`.
    */
   uint32_t format;
   /**
@@ -622,6 +707,18 @@ typedef struct bw_make_options {
    * One inode for so many bytes; 0: the default.
    */
   uint64_t inode_ratio;
+  /**
+   * Number of inodes; 0: as `inode_ratio` says.
+   */
+  uint64_t inodes;
+  /**
+   * Size of the journal in bytes; 0: by the volume's size.
+   */
+  uint64_t journal_bytes;
+  /**
+   * Hundredths of the volume for the super user.
+   */
+  double reserved_percent;
   /**
    * Bytes per block; 0: the default.
    */
@@ -635,9 +732,9 @@ typedef struct bw_make_options {
    */
   uint32_t gid;
   /**
-   * 0.
+   * Bytes per inode of ext4, 128 to 1024; 0: the default.
    */
-  uint32_t reserved;
+  uint32_t inode_bytes;
   /**
    * Seconds since 1970, as `SOURCE_DATE_EPOCH`.
    */
@@ -651,9 +748,17 @@ typedef struct bw_make_options {
    */
   bw_text features;
   /**
+   * The device or image of the volume's journal, which `BW_MAKE_JOURNAL` has made and no volume uses, or null.
+   */
+  bw_text journal;
+  /**
    * UUID.
    */
   uint8_t uuid[16];
+  /**
+   * Seed of ext4's directory hashes.
+   */
+  uint8_t hash_seed[16];
   /**
    * Called from several threads at once, or null.
    */
@@ -789,6 +894,41 @@ typedef struct bw_device {
 } bw_device;
 
 /**
+ * An array of texts, or null. C keeps as many as it says, and what they lead to, readable and unchanged until the call returns.
+ */
+typedef const bw_text *Texts;
+
+/**
+ * Where a volume is in its image, and what belongs to it. Zeroes: all of the image, and nothing else.
+ */
+typedef struct bw_place {
+  /**
+   * The first byte of the volume in the image.
+   */
+  uint64_t offset;
+  /**
+   * Bytes of the image from `offset` on; 0: all.
+   */
+  uint64_t bytes;
+  /**
+   * The device or image of an ext4 journal that is not on the volume, or null.
+   */
+  bw_text journal;
+  /**
+   * A file that keeps all changes, so that the image is only read, or null. For writing it is made when it is not there.
+   */
+  bw_text overlay;
+  /**
+   * Paths of the other devices of an f2fs volume on several, in the order of its superblock, or null. Such volumes are only read.
+   */
+  Texts devices;
+  /**
+   * How many.
+   */
+  size_t device_count;
+} bw_place;
+
+/**
  * Called from any thread with how far a check is. `phase`: 0 volume, 1 inodes, 2 directories, 3 links, 4 bitmaps.
  */
 typedef void (*bw_check_progress)(bw_user user, uint32_t phase, uint64_t done, uint64_t total);
@@ -802,25 +942,25 @@ typedef struct bw_check_options {
    */
   size_t struct_size;
   /**
-   * A `BW_CHECK_`.
+   * `BW_CHECK_READ_ONLY`, `BW_CHECK_PREEN` or `BW_CHECK_REPAIR`.
    */
   uint32_t mode;
   /**
-   * 0.
+   * `BW_CHECK_DISCARD_FSYNCED`.
    */
-  uint32_t reserved;
+  uint32_t flags;
   /**
    * Keep at most this many issues; 0: 10 000. The rest is counted.
    */
   size_t issues_max;
   /**
-   * The first byte of the volume in the image.
+   * ext4: use the superblock in this block; 0: the primary one.
    */
-  uint64_t offset;
+  uint64_t superblock;
   /**
-   * Bytes of the image from `offset` on; 0: all.
+   * Where the volume is.
    */
-  uint64_t bytes;
+  struct bw_place place;
   /**
    * May be null.
    */
@@ -897,6 +1037,14 @@ typedef struct bw_check_summary {
    * Symbolic links.
    */
   uint64_t symlinks;
+  /**
+   * Transactions of the journal that were replayed: in memory, where nothing may be changed.
+   */
+  uint64_t transactions_replayed;
+  /**
+   * Blocks that were written.
+   */
+  uint64_t blocks_written;
 } bw_check_summary;
 
 /**
@@ -980,18 +1128,42 @@ typedef struct bw_open_options {
    */
   uint32_t reserved;
   /**
-   * The first byte of the volume in the image.
-   */
-  uint64_t offset;
-  /**
-   * Bytes of the image from `offset` on that the volume may use; 0: all.
-   */
-  uint64_t bytes;
-  /**
    * Budget of the volume's cache in bytes; 0: the default.
    */
   uint64_t cache_bytes;
+  /**
+   * Where the volume is.
+   */
+  struct bw_place place;
 } bw_open_options;
+
+/**
+ * Called with how far a change is: `phase` is a `BW_PHASE_`. Another result than 0 stops the change, which then fails with `BW_INTERRUPTED`. The volume is
+ * whole then, and the same call makes the rest.
+ */
+typedef int32_t (*bw_change_progress)(bw_user user, uint32_t phase, uint64_t done, uint64_t total);
+
+/**
+ * How a volume is changed. A structure of zeroes with `struct_size` set has the defaults, as null has.
+ */
+typedef struct bw_change_options {
+  /**
+   * `sizeof(bw_change_options)`.
+   */
+  size_t struct_size;
+  /**
+   * Where the volume is.
+   */
+  struct bw_place place;
+  /**
+   * May be null.
+   */
+  bw_change_progress progress;
+  /**
+   * Handed to `progress`.
+   */
+  bw_user user;
+} bw_change_options;
 
 /**
  * What a change of size came to.
@@ -1014,6 +1186,56 @@ typedef struct bw_resized {
    */
   uint32_t reserved;
 } bw_resized;
+
+/**
+ * Settings of a volume to change. Zeroes and null leave a setting as it is; `struct_size` must be set.
+ */
+typedef struct bw_settings {
+  /**
+   * `sizeof(bw_settings)`.
+   */
+  size_t struct_size;
+  /**
+   * `BW_SET_` flags.
+   */
+  uint32_t flags;
+  /**
+   * The reaction to damage: a `BW_ERRORS_`.
+   */
+  uint32_t errors;
+  /**
+   * The label, or null.
+   */
+  bw_text label;
+  /**
+   * Changes of the default mount options, such as `acl,^user_xattr`, or null.
+   */
+  bw_text default_options;
+  /**
+   * Changes of the features, such as `fast_commit,^has_journal`, or null.
+   */
+  bw_text features;
+  /**
+   * Bytes for the super user.
+   */
+  uint64_t reserved_bytes;
+  /**
+   * Hundredths of the volume for the super user, 0 to 50.
+   */
+  double reserved_percent;
+  /**
+   * Size of the journal in bytes.
+   */
+  uint64_t journal_bytes;
+  /**
+   * UUID.
+   */
+  uint8_t uuid[16];
+  /**
+   * Seed of the directory hashes.
+   */
+  uint8_t hash_seed[16];
+} bw_settings;
 
 /**
  * What a volume is like, and how full it is.
@@ -1189,7 +1411,7 @@ enum bw_status bw_check(bw_text path,
                         struct bw_error *error);
 
 /**
- * As `bw_check`, on a device of the program. The options' `offset` and `bytes` must be 0.
+ * As `bw_check`, on a device of the program. Of the options' `place`, only `journal` may be set.
  */
 enum bw_status bw_check_device(const struct bw_device *device,
                                const struct bw_check_options *options,
@@ -1430,7 +1652,7 @@ enum bw_status bw_volume_open(bw_text path,
                               struct bw_error *error);
 
 /**
- * Opens the volume on a device of the program. `options` may be null. Its `offset` and `bytes` must be 0.
+ * Opens the volume on a device of the program. `options` may be null. Of its `place`, only `journal` may be set.
  */
 enum bw_status bw_volume_open_device(const struct bw_device *device,
                                      const struct bw_open_options *options,
@@ -1446,13 +1668,23 @@ enum bw_status bw_volume_close(struct bw_volume volume,
 
 /**
  * Makes the volume at `path`, which must not be open, as large as `bytes`, or a little smaller. The file of a plain image gets longer or shorter with it.
- * `flags` has `BW_RESIZE_` flags. `resized` may be null.
+ * `flags` has `BW_RESIZE_` flags. `options` and `resized` may be null.
  */
 enum bw_status bw_resize(bw_text path,
                          uint64_t bytes,
                          uint32_t flags,
+                         const struct bw_change_options *options,
                          struct bw_resized *resized,
                          struct bw_error *error);
+
+/**
+ * Changes settings of the volume at `path`, which must not be open: label, UUID, features and so on. `options` may be null. A journal on another device is
+ * attached by `options.place.journal` with the feature `has_journal`. What is not possible is refused before anything is written.
+ */
+enum bw_status bw_set(bw_text path,
+                      const struct bw_settings *to,
+                      const struct bw_change_options *options,
+                      struct bw_error *error);
 
 /**
  * Tells what the volume is like, and how full it is.

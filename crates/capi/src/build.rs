@@ -4,10 +4,10 @@ use crate::call::{call, known, outside};
 use crate::device::{CallbackDevice, bw_device};
 use crate::error::{Fault, Result, bw_error, bw_status};
 use crate::raw::{Sources, Text, User, Versioned, bw_source, sized};
-use blockwright::build::{BuildProgress, BuildReport};
+use blockwright::build::{BuildProgress, BuildReport, JournalBuilder, JournalReport};
 use blockwright::ext4::FsType;
 use blockwright::{Format, VolumeBuilder};
-use blockwright_device::SharedDevice;
+use blockwright_device::{OpenMode, SharedDevice};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
@@ -19,6 +19,8 @@ pub const BW_MAKE_EXT3: u32 = 1;
 pub const BW_MAKE_EXT2: u32 = 2;
 /// Make f2fs.
 pub const BW_MAKE_F2FS: u32 = 3;
+/// Make a journal for an ext4 volume on another device, and no volume. `bytes`, `block_bytes`, `epoch`, `label` and `uuid` count.
+pub const BW_MAKE_JOURNAL: u32 = 4;
 
 /// As small as the sources allow; `bytes` is how much stays free.
 pub const BW_MAKE_AUTO: u32 = 1;
@@ -30,8 +32,12 @@ pub const BW_MAKE_OWNER: u32 = 4;
 pub const BW_MAKE_UUID: u32 = 8;
 /// Fail when there is something at `path`.
 pub const BW_MAKE_NEW: u32 = 16;
+/// `reserved_percent` counts.
+pub const BW_MAKE_RESERVED: u32 = 32;
+/// `hash_seed` counts.
+pub const BW_MAKE_HASH_SEED: u32 = 64;
 
-const ALL_FLAGS: u32 = 31;
+const ALL_FLAGS: u32 = 127;
 
 /// A directory of the host, or a tar file, plain or compressed with gzip, zstd or xz.
 pub const BW_SOURCE_PATH: u32 = 0;
@@ -53,30 +59,40 @@ pub type bw_progress = Option<extern "C" fn(user: User, step: u32, done: u64, to
 pub struct bw_make_options {
     /// `sizeof(bw_make_options)`.
     pub struct_size: usize,
-    /// `BW_MAKE_AUTO`, `BW_MAKE_EPOCH`, `BW_MAKE_OWNER`, `BW_MAKE_UUID`, `BW_MAKE_NEW`.
+    /// `BW_MAKE_AUTO`, `BW_MAKE_EPOCH`, `BW_MAKE_OWNER`, `BW_MAKE_UUID`, `BW_MAKE_NEW`, `BW_MAKE_RESERVED`, `BW_MAKE_HASH_SEED`.
     pub flags: u32,
-    /// `BW_MAKE_EXT4`, `BW_MAKE_EXT3`, `BW_MAKE_EXT2` or `BW_MAKE_F2FS`.
+    /// `BW_MAKE_EXT4`, `BW_MAKE_EXT3`, `BW_MAKE_EXT2`, `BW_MAKE_F2FS` or `BW_MAKE_JOURNAL`.
     pub format: u32,
     /// Size of the volume; 0: that of the image or device. With `BW_MAKE_AUTO`, how many bytes stay free.
     pub bytes: u64,
     /// One inode for so many bytes; 0: the default.
     pub inode_ratio: u64,
+    /// Number of inodes; 0: as `inode_ratio` says.
+    pub inodes: u64,
+    /// Size of the journal in bytes; 0: by the volume's size.
+    pub journal_bytes: u64,
+    /// Hundredths of the volume for the super user.
+    pub reserved_percent: f64,
     /// Bytes per block; 0: the default.
     pub block_bytes: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Bytes per inode of ext4, 128 to 1024; 0: the default.
+    pub inode_bytes: u32,
     /// Seconds since 1970, as `SOURCE_DATE_EPOCH`.
     pub epoch: u64,
     /// Label, or null.
     pub label: Text,
     /// Changes to the default features, as mke2fs's and mkfs.f2fs's `-O`, or null.
     pub features: Text,
+    /// The device or image of the volume's journal, which `BW_MAKE_JOURNAL` has made and no volume uses, or null.
+    pub journal: Text,
     /// UUID.
     pub uuid: [u8; 16],
+    /// Seed of ext4's directory hashes.
+    pub hash_seed: [u8; 16],
     /// Called from several threads at once, or null.
     pub progress: bw_progress,
     /// Handed to `progress`.
@@ -157,16 +173,13 @@ fn telling(
 
 /// The builder, and whether it shall fail when there is something at the path.
 fn builder(
-    options: *const bw_make_options,
+    options: Option<&bw_make_options>,
     sources: &[bw_source],
 ) -> Result<(VolumeBuilder, bool)> {
     let mut builder = VolumeBuilder::new();
     let mut new = false;
-    if let Some(o) = sized(options, "options")? {
+    if let Some(o) = options {
         known(o.flags, ALL_FLAGS, "options.flags")?;
-        if o.reserved != 0 {
-            return Err(Fault::Misuse("options.reserved is not 0".to_owned()));
-        }
         let has = |flag: u32| o.flags & flag != 0;
         builder = match o.format {
             BW_MAKE_EXT4 => builder.fs_type(FsType::Ext4),
@@ -188,6 +201,28 @@ fn builder(
         }
         if o.block_bytes != 0 {
             builder = builder.block_size(o.block_bytes);
+        }
+        if o.inode_bytes != 0 {
+            let bytes = u16::try_from(o.inode_bytes);
+            let what = || Fault::Misuse("options.inode_bytes: 128 to 1024".to_owned());
+            builder = builder.inode_size(bytes.map_err(|_| what())?);
+        }
+        if o.inodes != 0 {
+            builder = builder.inodes(o.inodes);
+        }
+        if o.journal_bytes != 0 {
+            builder = builder.journal_bytes(o.journal_bytes);
+        }
+        if has(BW_MAKE_RESERVED) {
+            builder = builder.reserved_percent(o.reserved_percent);
+        }
+        if has(BW_MAKE_HASH_SEED) {
+            builder = builder.hash_seed(o.hash_seed);
+        }
+        if o.journal.optional().is_some() {
+            let path = o.journal.path("options.journal")?;
+            let journal = blockwright::reshape::open_journal(path, OpenMode::default())?;
+            builder = builder.journal_device(journal);
         }
         if has(BW_MAKE_OWNER) {
             builder = builder.owner(o.uid, o.gid).root_owner(o.uid, o.gid);
@@ -227,6 +262,65 @@ fn builder(
     Ok((builder, new))
 }
 
+/// The builder of a journal, if that is to be made.
+fn journal(options: Option<&bw_make_options>, count: usize) -> Result<Option<JournalBuilder>> {
+    let Some(o) = options.filter(|o| o.format == BW_MAKE_JOURNAL) else {
+        return Ok(None);
+    };
+    known(
+        o.flags,
+        BW_MAKE_EPOCH | BW_MAKE_UUID,
+        "options.flags of a journal",
+    )?;
+    let others = [
+        o.inode_ratio,
+        o.inodes,
+        o.journal_bytes,
+        o.inode_bytes.into(),
+    ];
+    if count != 0
+        || others != [0; 4]
+        || [o.features, o.journal]
+            .iter()
+            .any(|t| t.optional().is_some())
+    {
+        let what = "a journal has no files, inodes, features or journal of its own";
+        return Err(Fault::Misuse(what.to_owned()));
+    }
+    let mut builder = JournalBuilder::new();
+    if o.bytes != 0 {
+        builder = builder.size(o.bytes);
+    }
+    if o.block_bytes != 0 {
+        builder = builder.block_size(o.block_bytes);
+    }
+    if let Some(label) = o.label.optional() {
+        builder = builder.label(label);
+    }
+    if o.flags & BW_MAKE_UUID != 0 {
+        builder = builder.uuid(o.uuid);
+    }
+    if o.flags & BW_MAKE_EPOCH != 0 {
+        builder = builder.time(o.epoch);
+    }
+    Ok(Some(builder))
+}
+
+fn made_journal(report: &JournalReport) -> bw_made {
+    bw_made {
+        bytes: report.bytes,
+        blocks: report.blocks.into(),
+        blocks_free: 0,
+        files: 0,
+        directories: 0,
+        block_bytes: report.block_bytes,
+        inodes: 0,
+        inodes_free: 0,
+        reserved: 0,
+        uuid: report.uuid,
+    }
+}
+
 /// Makes a volume in the image or on the block device at `path`, with what the sources hold; without sources (`count` 0) an empty one. A missing image is
 /// made; one that is there is replaced, unless it is in use. `options` and `report` may be null.
 #[unsafe(no_mangle)]
@@ -240,13 +334,19 @@ pub extern "C" fn bw_make(
 ) -> bw_status {
     call(error, || {
         let path = path.path("path")?;
-        let (builder, new) = builder(options, sources.slice(count, "sources")?)?;
-        let done = match new {
-            true => builder.create_new(path)?,
-            false => builder.create(path)?,
+        let options = sized(options, "options")?;
+        let done = match journal(options, count)? {
+            Some(journal) => made_journal(&journal.create(path)?),
+            None => {
+                let (builder, new) = builder(options, sources.slice(count, "sources")?)?;
+                made(&match new {
+                    true => builder.create_new(path)?,
+                    false => builder.create(path)?,
+                })
+            }
         };
         if let Some(report) = report {
-            report.write(made(&done));
+            report.write(done);
         }
         Ok(())
     })
@@ -263,14 +363,20 @@ pub extern "C" fn bw_make_on_device(
     error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     call(error, || {
-        let (builder, new) = builder(options, sources.slice(count, "sources")?)?;
-        if new {
-            return Err(Fault::Misuse("BW_MAKE_NEW is for images".to_owned()));
-        }
-        let device: SharedDevice = Arc::new(CallbackDevice::new(device)?);
-        let done = builder.create_on(&device)?;
+        let options = sized(options, "options")?;
+        let own = || -> Result<SharedDevice> { Ok(Arc::new(CallbackDevice::new(device)?)) };
+        let done = match journal(options, count)? {
+            Some(journal) => made_journal(&journal.create_on(&own()?)?),
+            None => {
+                let (builder, new) = builder(options, sources.slice(count, "sources")?)?;
+                if new {
+                    return Err(Fault::Misuse("BW_MAKE_NEW is for images".to_owned()));
+                }
+                made(&builder.create_on(&own()?)?)
+            }
+        };
         if let Some(report) = report {
-            report.write(made(&done));
+            report.write(done);
         }
         Ok(())
     })

@@ -4,10 +4,10 @@ use crate::call::{call, known, out, outside};
 use crate::device::{CallbackDevice, bw_device};
 use crate::error::{Fault, Result, bw_error, bw_status, copy_text};
 use crate::handles::{REPORTS, bw_report};
-use crate::open::window;
+use crate::place::{beside_device, bw_place, image_at};
 use crate::raw::{Output, Text, User, Versioned, sized};
 use blockwright_device::{OpenMode, SharedDevice};
-use blockwright_ffi::{CheckOptions, CheckReport, Mode, Outcome, Phase, Severity, Window};
+use blockwright_ffi::{CheckOptions, CheckReport, Image, Mode, Outcome, Phase, Severity};
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -19,6 +19,9 @@ pub const BW_CHECK_PREEN: u32 = 1;
 /// Make all repairs.
 pub const BW_CHECK_REPAIR: u32 = 2;
 
+/// f2fs, with `BW_CHECK_REPAIR`: give up what fsync wrote since the last checkpoint, where a mount refuses to recover it.
+pub const BW_CHECK_DISCARD_FSYNCED: u32 = 1;
+
 /// Called from any thread with how far a check is. `phase`: 0 volume, 1 inodes, 2 directories, 3 links, 4 bitmaps.
 pub type bw_check_progress = Option<extern "C" fn(user: User, phase: u32, done: u64, total: u64)>;
 
@@ -27,23 +30,23 @@ pub type bw_check_progress = Option<extern "C" fn(user: User, phase: u32, done: 
 pub struct bw_check_options {
     /// `sizeof(bw_check_options)`.
     pub struct_size: usize,
-    /// A `BW_CHECK_`.
+    /// `BW_CHECK_READ_ONLY`, `BW_CHECK_PREEN` or `BW_CHECK_REPAIR`.
     pub mode: u32,
-    /// 0.
-    pub reserved: u32,
+    /// `BW_CHECK_DISCARD_FSYNCED`.
+    pub flags: u32,
     /// Keep at most this many issues; 0: 10 000. The rest is counted.
     pub issues_max: usize,
-    /// The first byte of the volume in the image.
-    pub offset: u64,
-    /// Bytes of the image from `offset` on; 0: all.
-    pub bytes: u64,
+    /// ext4: use the superblock in this block; 0: the primary one.
+    pub superblock: u64,
+    /// Where the volume is.
+    pub place: bw_place,
     /// May be null.
     pub progress: bw_check_progress,
     /// Handed to `progress`.
     pub user: User,
 }
 
-// SAFETY: numbers and a function after `struct_size`.
+// SAFETY: numbers, texts and a function after `struct_size`.
 unsafe impl Versioned for bw_check_options {}
 
 /// What a check found, in short.
@@ -76,6 +79,10 @@ pub struct bw_check_summary {
     pub files: u64,
     /// Symbolic links.
     pub symlinks: u64,
+    /// Transactions of the journal that were replayed: in memory, where nothing may be changed.
+    pub transactions_replayed: u64,
+    /// Blocks that were written.
+    pub blocks_written: u64,
 }
 
 /// Worth saying, but no damage.
@@ -112,12 +119,12 @@ pub struct bw_issue {
     pub text: [c_char; BW_ISSUE_TEXT_BYTES],
 }
 
-fn options_of(options: *const bw_check_options) -> Result<(CheckOptions, Window)> {
+fn options_of(options: Option<&bw_check_options>) -> Result<CheckOptions> {
     let mut made = CheckOptions::default();
-    let Some(o) = sized(options, "options")? else {
-        return Ok((made, Window::default()));
+    let Some(o) = options else {
+        return Ok(made);
     };
-    known(o.reserved, 0, "options.reserved")?;
+    known(o.flags, BW_CHECK_DISCARD_FSYNCED, "options.flags")?;
     made.mode = match o.mode {
         BW_CHECK_READ_ONLY => Mode::ReadOnly,
         BW_CHECK_PREEN => Mode::Preen,
@@ -127,6 +134,8 @@ fn options_of(options: *const bw_check_options) -> Result<(CheckOptions, Window)
             return Err(Fault::Misuse(what));
         }
     };
+    made.discard_fsynced = o.flags & BW_CHECK_DISCARD_FSYNCED != 0;
+    made.superblock = (o.superblock != 0).then_some(o.superblock);
     made.issues_max = (o.issues_max != 0).then_some(o.issues_max);
     if let Some(tell) = o.progress {
         let user = o.user;
@@ -141,7 +150,29 @@ fn options_of(options: *const bw_check_options) -> Result<(CheckOptions, Window)
             outside(|| tell(user, phase, p.done, p.total));
         }));
     }
-    Ok((made, window(o.offset, o.bytes)))
+    Ok(made)
+}
+
+/// Checks a volume whose device `open` opens.
+fn checked(
+    image: &Image,
+    options: Option<&bw_check_options>,
+    open: impl FnOnce(OpenMode) -> Result<SharedDevice>,
+) -> Result<bw_report> {
+    let mut options = options_of(options)?;
+    let mode = OpenMode {
+        read_only: options.mode == Mode::ReadOnly,
+        ..OpenMode::default()
+    };
+    let device = open(mode)?;
+    options.journal = image.open_journal(mode)?.map(|journal| journal.device);
+    let found = blockwright_ffi::check(device, &options);
+    let found = match image.path.as_os_str().is_empty() {
+        true => found?,
+        false => found.map_err(|e| e.at(&image.path))?,
+    };
+    let id = REPORTS.insert(found)?;
+    Ok(bw_report { id })
 }
 
 /// Checks the volume at `path`, which must not be open, and repairs it as the options say. Damage is no error: it is in the report. `options` may be null.
@@ -155,21 +186,15 @@ pub extern "C" fn bw_check(
     call(error, || {
         let report = out(report, "report")?;
         report.write(bw_report { id: 0 });
-        let path = path.path("path")?;
-        let (options, window) = options_of(options)?;
-        let mode = OpenMode {
-            read_only: options.mode == Mode::ReadOnly,
-            ..OpenMode::default()
-        };
-        let device = blockwright_ffi::open_device(path, window, mode)?;
-        let found = blockwright_ffi::check(device, &options).map_err(|e| e.at(path))?;
-        let id = REPORTS.insert(found)?;
-        report.write(bw_report { id });
+        let options = sized(options, "options")?;
+        let image = image_at(path, options.map(|o| &o.place))?;
+        let open = |mode| Ok(image.open_device(mode)?);
+        report.write(checked(&image, options, open)?);
         Ok(())
     })
 }
 
-/// As `bw_check`, on a device of the program. The options' `offset` and `bytes` must be 0.
+/// As `bw_check`, on a device of the program. Of the options' `place`, only `journal` may be set.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_check_device(
     device: *const bw_device,
@@ -180,15 +205,10 @@ pub extern "C" fn bw_check_device(
     call(error, || {
         let report = out(report, "report")?;
         report.write(bw_report { id: 0 });
-        let (options, window) = options_of(options)?;
-        if window != Window::default() {
-            return Err(Fault::Misuse(
-                "options.offset and bytes are for images that are opened by path".to_owned(),
-            ));
-        }
-        let device: SharedDevice = Arc::new(CallbackDevice::new(device)?);
-        let id = REPORTS.insert(blockwright_ffi::check(device, &options)?)?;
-        report.write(bw_report { id });
+        let options = sized(options, "options")?;
+        let beside = beside_device(options.map(|o| &o.place))?;
+        let open = |_| Ok(Arc::new(CallbackDevice::new(device)?) as SharedDevice);
+        report.write(checked(&beside, options, open)?);
         Ok(())
     })
 }
@@ -218,6 +238,8 @@ pub extern "C" fn bw_report_summary(
             directories: stats.directories,
             files: stats.files,
             symlinks: stats.symlinks,
+            transactions_replayed: stats.transactions_replayed,
+            blocks_written: stats.blocks_written,
         });
         Ok(())
     })

@@ -29,8 +29,9 @@ mod file;
 mod handles;
 mod names;
 mod open;
+mod place;
 mod raw;
-mod resize;
+mod reshape;
 mod table;
 mod volume;
 
@@ -44,8 +45,9 @@ pub use file::*;
 pub use handles::{bw_dir, bw_file, bw_report, bw_volume};
 pub use names::*;
 pub use open::*;
+pub use place::bw_place;
 pub use raw::bw_source;
-pub use resize::*;
+pub use reshape::*;
 pub use volume::*;
 
 use std::ffi::c_char;

@@ -4,10 +4,10 @@ use crate::call::{call, close_volume, known, out};
 use crate::device::{CallbackDevice, bw_device};
 use crate::error::{Fault, Result, bw_error, bw_status};
 use crate::handles::{OpenVolume, VOLUMES, bw_volume};
+use crate::place::{beside_device, bw_place, image_at};
 use crate::raw::{Text, Versioned, sized};
 use blockwright::VolumeOptions;
 use blockwright_device::SharedDevice;
-use blockwright_ffi::{Window, open_volume};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
@@ -25,28 +25,19 @@ pub struct bw_open_options {
     pub flags: u32,
     /// 0.
     pub reserved: u32,
-    /// The first byte of the volume in the image.
-    pub offset: u64,
-    /// Bytes of the image from `offset` on that the volume may use; 0: all.
-    pub bytes: u64,
     /// Budget of the volume's cache in bytes; 0: the default.
     pub cache_bytes: u64,
+    /// Where the volume is.
+    pub place: bw_place,
 }
 
-// SAFETY: numbers after `struct_size`.
+// SAFETY: numbers and texts after `struct_size`.
 unsafe impl Versioned for bw_open_options {}
 
-pub(crate) fn window(offset: u64, bytes: u64) -> Window {
-    Window {
-        offset,
-        bytes: (bytes != 0).then_some(bytes),
-    }
-}
-
-fn options_of(options: *const bw_open_options) -> Result<(VolumeOptions, Window)> {
+fn options_of(options: Option<&bw_open_options>) -> Result<VolumeOptions> {
     let mut made = VolumeOptions::new();
-    let Some(o) = sized(options, "options")? else {
-        return Ok((made, Window::default()));
+    let Some(o) = options else {
+        return Ok(made);
     };
     known(
         o.flags,
@@ -62,7 +53,7 @@ fn options_of(options: *const bw_open_options) -> Result<(VolumeOptions, Window)
     if o.cache_bytes != 0 {
         made = made.cache_bytes(o.cache_bytes);
     }
-    Ok((made, window(o.offset, o.bytes)))
+    Ok(made)
 }
 
 /// Opens the volume in an image or on a block device. `path` may name a partition (`disk.img:p2`, `disk.img:p=root`) or an NBD export. `options` may be
@@ -77,15 +68,16 @@ pub extern "C" fn bw_volume_open(
     call(error, || {
         let volume = out(volume, "volume")?;
         volume.write(bw_volume { id: 0 });
-        let (options, window) = options_of(options)?;
-        let opened = open_volume(path.path("path")?, window, &options)?;
+        let options = sized(options, "options")?;
+        let image = image_at(path, options.map(|o| &o.place))?;
+        let opened = image.open_volume(&options_of(options)?)?;
         let id = VOLUMES.insert(OpenVolume::new(opened))?;
         volume.write(bw_volume { id });
         Ok(())
     })
 }
 
-/// Opens the volume on a device of the program. `options` may be null. Its `offset` and `bytes` must be 0.
+/// Opens the volume on a device of the program. `options` may be null. Of its `place`, only `journal` may be set.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_volume_open_device(
     device: *const bw_device,
@@ -96,11 +88,11 @@ pub extern "C" fn bw_volume_open_device(
     call(error, || {
         let volume = out(volume, "volume")?;
         volume.write(bw_volume { id: 0 });
-        let (mut options, window) = options_of(options)?;
-        if window != Window::default() {
-            return Err(Fault::Misuse(
-                "options.offset and bytes are for images that are opened by path".to_owned(),
-            ));
+        let options = sized(options, "options")?;
+        let beside = beside_device(options.map(|o| &o.place))?;
+        let mut options = options_of(options)?;
+        if let Some(journal) = beside.journal {
+            options = options.journal(journal);
         }
         let device = CallbackDevice::new(device)?;
         if device.is_read_only() {

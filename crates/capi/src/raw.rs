@@ -146,6 +146,28 @@ impl Sources {
     }
 }
 
+/// An array of texts, or null. C keeps as many as it says, and what they lead to, readable and unchanged until the call returns.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Texts(*const Text);
+
+impl Texts {
+    /// The first `count` elements.
+    pub(crate) fn slice(&self, count: usize, name: &'static str) -> Result<&[Text]> {
+        let bytes = count.saturating_mul(size_of::<Text>());
+        checked(self.0.is_null(), bytes, name)?;
+        if count == 0 {
+            return Ok(&[]);
+        }
+        if !self.0.is_aligned() {
+            return Err(Fault::Misuse(format!("{name} is not aligned")));
+        }
+        // SAFETY: not null, aligned, and the size fits an object. By the type's invariant so many elements are readable and unchanged during the call,
+        // which the borrow of `self` does not outlive. Each is a pointer, whose invariant is that of `Text`.
+        Ok(unsafe { std::slice::from_raw_parts(self.0, count) })
+    }
+}
+
 /// Something to put into a volume. Later sources lie over earlier ones.
 #[repr(C)]
 pub struct bw_source {

@@ -24,20 +24,11 @@ static JOURNAL: OnceLock<(PathBuf, u32)> = OnceLock::new();
 pub fn set_journal(device: Option<&Path>) {
     if let Some(device) = device {
         // Called once, before any command.
-        let _ = JOURNAL.set((device.to_owned(), device_number(device)));
+        let _ = JOURNAL.set((
+            device.to_owned(),
+            blockwright::reshape::journal_number(device),
+        ));
     }
-}
-
-/// The number of a block device, as a volume stores that of its journal; 0 for what is none.
-fn device_number(path: &Path) -> u32 {
-    use std::os::unix::fs::{FileTypeExt, MetadataExt};
-    let meta = std::fs::metadata(path).ok();
-    let meta = meta.filter(|meta| meta.file_type().is_block_device());
-    meta.map_or(0, |meta| {
-        let number = meta.rdev();
-        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        (minor & 0xFF) | (major << 8) | ((minor & !0xFF) << 12)
-    })
 }
 
 /// The number of the device of the volume's journal; 0 when that is a file, or none is named.

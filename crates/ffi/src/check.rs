@@ -6,6 +6,7 @@ use blockwright_check::{
 };
 use blockwright_device::SharedDevice;
 use std::fmt::{Debug, Display};
+use std::sync::Arc;
 
 /// What a check does and tells.
 #[derive(Clone, Default)]
@@ -16,6 +17,12 @@ pub struct CheckOptions {
     pub issues_max: Option<usize>,
     /// Called with the progress, from any thread.
     pub progress: Option<ProgressFn>,
+    /// ext4: use the superblock in this block instead of the primary one.
+    pub superblock: Option<u64>,
+    /// ext4: the device that the journal is on, when it is not on the volume.
+    pub journal: Option<SharedDevice>,
+    /// f2fs: give up what fsync wrote since the last checkpoint, where a mount refuses to recover it. Only with [`Mode::Yes`].
+    pub discard_fsynced: bool,
 }
 
 /// An issue of either format.
@@ -90,16 +97,39 @@ fn of_f2fs(error: f2fs::CheckError) -> Error {
     Error::new(kind, error.to_string())
 }
 
+/// Refuses options that would change nothing, because they are for the other format or mode.
+fn refuse_others(options: &CheckOptions, is_f2fs: bool) -> Result<()> {
+    let refuse = |what: &str| Err(Error::new(ErrorKind::Invalid, what));
+    match is_f2fs {
+        true if options.journal.is_some() => {
+            refuse("a journal device is named, and f2fs has no journal")
+        }
+        true if options.superblock.is_some() => refuse(
+            "the block of a superblock is for ext4: of f2fs's two superblocks the usable one is taken by itself",
+        ),
+        false if options.discard_fsynced => {
+            refuse("to discard what was synced is for f2fs: ext4 keeps it in its journal")
+        }
+        true if options.discard_fsynced && options.mode != Mode::Yes => {
+            refuse("what was synced is only discarded when all repairs are made")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Checks the volume on a device, and repairs it as the mode allows. The volume must not be open.
 ///
 /// # Errors
-/// When nothing can be said about the volume: `Io`, `Corrupt` without a usable superblock, `UnsupportedFeature`, `ReadOnly` for a
-/// repair on a device that cannot be written. Damage is an issue of the report, not an error.
+/// When nothing can be said about the volume: `Io`, `Corrupt` without a usable superblock, `UnsupportedFeature` (also for a format that is known by name only),
+/// `ReadOnly` for a repair on a device that cannot be written. `Invalid` for options of the other format. Damage is an issue of the report, not an error.
 pub fn check(device: SharedDevice, options: &CheckOptions) -> Result<CheckReport> {
-    if f2fs::is_f2fs(&device).map_err(of_f2fs)? {
+    let is_f2fs = f2fs::is_f2fs(&device).map_err(of_f2fs)?;
+    refuse_others(options, is_f2fs)?;
+    if is_f2fs {
         let mut own = f2fs::CheckOptions {
             mode: options.mode,
             progress: options.progress.clone(),
+            discard_fsynced: options.discard_fsynced,
             ..f2fs::CheckOptions::default()
         };
         own.max_issues = options.issues_max.unwrap_or(own.max_issues);
@@ -108,10 +138,23 @@ pub fn check(device: SharedDevice, options: &CheckOptions) -> Result<CheckReport
     let mut own = ext4::CheckOptions {
         mode: options.mode,
         progress: options.progress.clone(),
+        superblock: options.superblock,
+        journal: options.journal.clone(),
         ..ext4::CheckOptions::default()
     };
     own.max_issues = options.issues_max.unwrap_or(own.max_issues);
-    ext4::check(device, &own).map(data).map_err(of_ext4)
+    ext4::check(Arc::clone(&device), &own)
+        .map(data)
+        .map_err(|e| match e {
+            ext4::CheckError::NoSuperblock { .. } => foreign(&device).unwrap_or_else(|| of_ext4(e)),
+            e => of_ext4(e),
+        })
+}
+
+/// Says what the device holds instead of a volume, where that is known.
+fn foreign(device: &SharedDevice) -> Option<Error> {
+    let what = blockwright::foreign_contents(device).ok()??;
+    Some(Error::new(ErrorKind::UnsupportedFeature, what))
 }
 
 #[cfg(test)]
@@ -119,7 +162,6 @@ mod tests {
     use super::*;
     use blockwright::{Format, VolumeBuilder};
     use blockwright_device::{DevOffset, DeviceExt, Flags, MemoryDevice};
-    use std::sync::Arc;
 
     #[test]
     fn damage_is_data_and_is_repaired() {
@@ -161,5 +203,55 @@ mod tests {
         let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
         let error = check(device, &CheckOptions::default()).expect_err("nothing there");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+
+    #[test]
+    fn options_of_the_other_format_are_refused() {
+        let made = |format| -> SharedDevice {
+            let device: SharedDevice = Arc::new(MemoryDevice::new(64 << 20));
+            let made = VolumeBuilder::new().format(format).create_on(&device);
+            made.expect("made");
+            device
+        };
+        let (ext4, f2fs) = (made(Format::Ext4), made(Format::F2fs));
+        let journal = CheckOptions {
+            journal: Some(Arc::clone(&ext4)),
+            ..CheckOptions::default()
+        };
+        let superblock = CheckOptions {
+            superblock: Some(32768),
+            ..CheckOptions::default()
+        };
+        let discard = |mode| CheckOptions {
+            mode,
+            discard_fsynced: true,
+            ..CheckOptions::default()
+        };
+        for (device, options) in [
+            (&f2fs, &journal),
+            (&f2fs, &superblock),
+            (&f2fs, &discard(Mode::Preen)),
+            (&ext4, &discard(Mode::Yes)),
+        ] {
+            let error = check(Arc::clone(device), options).expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        }
+        let checked = check(f2fs, &discard(Mode::Yes)).expect("checked");
+        assert!(checked.clean, "{checked:?}");
+    }
+
+    #[test]
+    fn another_format_is_named() {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+        let mut head = [0; 512];
+        head[..4].copy_from_slice(b"hsqs");
+        let magic = device.write_at(DevOffset(0), &head, Flags::empty());
+        magic.expect("written");
+        let error = check(device, &CheckOptions::default()).expect_err("no volume");
+        assert_eq!(error.kind(), ErrorKind::UnsupportedFeature, "{error}");
+        assert!(
+            error.to_string().to_lowercase().contains("squash"),
+            "{error}"
+        );
     }
 }

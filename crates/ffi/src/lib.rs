@@ -1,5 +1,5 @@
 //! What the bindings to other languages share, in safe Rust: errors as errno, opening a part of an image,
-//! a check of either format with its issues as data, and a resize that also gives the image file its length.
+//! a check of either format with its issues as data, and changes of size and settings, with the length of the image file.
 //!
 //! Errno is for Unix alone; the rest is for every host.
 //!
@@ -17,7 +17,7 @@ mod resize;
 pub use check::{CheckOptions, CheckReport, IssueData, check};
 #[cfg(unix)]
 pub use errno::{errno_of, errno_of_sync};
-pub use image::{Window, open_device, open_volume};
-pub use resize::{Target, resize};
+pub use image::{Image, Window};
+pub use resize::{Target, resize, set};
 
 pub use blockwright_check::{Mode, Outcome, Phase, ProgressFn, Severity, Stats};

@@ -1,7 +1,7 @@
-//! The size of a volume, and of the image file around it.
+//! Changes of a volume as a whole: its settings; its size, and that of the image file around it.
 
-use crate::image::{Window, open_device};
-use blockwright::reshape::{self, Mode, ResizeOptions, Resized};
+use crate::image::{Image, Window};
+use blockwright::reshape::{self, Mode, ResizeOptions, Resized, Settings, Watch};
 use blockwright::{Error, Result};
 use blockwright_device::{NbdAddress, OpenMode};
 use blockwright_disk::Place;
@@ -22,26 +22,46 @@ pub enum Target {
     },
 }
 
-/// Whether `path` is a plain image file, whose length follows the volume's. A partition, a container and a block device keep theirs.
-fn is_plain_file(path: &Path) -> bool {
-    NbdAddress::parse(path).is_none()
+/// Whether an image is a plain file, whose length follows the volume's. A partition, a range, a container, a block device and what lies below an overlay keep
+/// theirs.
+fn is_plain_file(image: &Image) -> bool {
+    let path: &Path = &image.path;
+    image.overlay.is_none()
+        && image.window == Window::default()
+        && NbdAddress::parse(path).is_none()
         && Place::of(path).part.is_none()
         && path.is_file()
         && detect_file(path) == container::Format::Raw
 }
 
-/// Changes the size of the volume at `path`, which must not be open. The file of a plain image gets longer or shorter with it. When that fails, the
+/// Changes settings of the volume in an image, which must not be open. The journal is the image's, and that of `settings` does not count.
+///
+/// # Errors
+/// As [`reshape::set_watched`]; `Busy` when the image is open.
+pub fn set(image: &Image, settings: &Settings, watch: &Watch) -> Result<()> {
+    let mode = OpenMode::default();
+    let device = image.open_device(mode)?;
+    let settings = Settings {
+        journal: image.open_journal(mode)?,
+        ..settings.clone()
+    };
+    reshape::set_watched(&device, &settings, watch).map_err(|e| e.at(&image.path))
+}
+
+/// Changes the size of the volume in an image, which must not be open. The file of a plain image gets longer or shorter with it. When that fails, the
 /// file has its old length, unless the volume may ask for the longer one ([`reshape::file_bytes`]).
 ///
 /// # Errors
 /// As [`reshape::resize`]; `Busy` when the image is open.
-pub fn resize(path: &Path, target: Target, mode: Mode) -> Result<Resized> {
+pub fn resize(image: &Image, target: Target, mode: Mode, watch: &Watch) -> Result<Resized> {
     let open = OpenMode {
         read_only: mode != Mode::Change,
         ..OpenMode::default()
     };
-    let plain = is_plain_file(path);
-    let device = open_device(path, Window::default(), open)?;
+    let path: &Path = &image.path;
+    let plain = is_plain_file(image);
+    let device = image.open_device(open)?;
+    let journal = image.open_journal(open)?;
     let at = |e: Error| e.at(path);
     let length = device.geometry().bytes;
     let had = reshape::volume_bytes(&device).ok();
@@ -56,7 +76,8 @@ pub fn resize(path: &Path, target: Target, mode: Mode) -> Result<Resized> {
                 ResizeOptions::to_bytes(bytes)
             }
         };
-        reshape::resize(&device, &options.mode(mode))
+        let options = options.mode(mode).journal(journal).watch(watch.clone());
+        reshape::resize(&device, &options)
     };
     let resized = run().map_err(at);
     if !plain || mode != Mode::Change {
@@ -87,7 +108,14 @@ pub fn resize(path: &Path, target: Target, mode: Mode) -> Result<Resized> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blockwright::{ErrorKind, Format, Volume, VolumeBuilder};
+    use blockwright::build::JournalBuilder;
+    use blockwright::{ErrorKind, Format, Volume, VolumeBuilder, VolumeOptions};
+    use std::ops::ControlFlow;
+    use std::path::Path;
+
+    fn resize(path: &Path, target: Target, mode: Mode) -> Result<Resized> {
+        super::resize(&Image::new(path), target, mode, &Watch::default())
+    }
 
     #[test]
     fn the_file_follows_the_volume() {
@@ -114,5 +142,50 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Busy);
             volume.close().expect("closed");
         }
+    }
+
+    /// A volume whose journal is elsewhere is resized and set with it, and a watch stops both.
+    #[test]
+    fn with_a_journal_elsewhere() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (path, log) = (dir.path().join("disk.img"), dir.path().join("log.img"));
+        let made = JournalBuilder::new().size(8 << 20).create(&log);
+        made.expect("made");
+        let image = Image {
+            journal: Some(log),
+            ..Image::new(&path)
+        };
+        let journal = image.open_journal(OpenMode::default()).expect("opened");
+        let made = VolumeBuilder::new()
+            .size(64 << 20)
+            .journal_device(journal.expect("a journal"))
+            .create(&path);
+        made.expect("made");
+        let stopped = Watch::new(|_| ControlFlow::Break(()));
+        let larger = Target::Bytes(256 << 20);
+        let error = super::resize(&image, larger, Mode::Change, &stopped).expect_err("stopped");
+        assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+        let bare = resize(&path, larger, Mode::Change).expect_err("without its journal");
+        assert!(bare.to_string().contains("journal"), "{bare}");
+        let grown = super::resize(&image, larger, Mode::Change, &Watch::default());
+        assert!(grown.expect("grown").bytes() > 200 << 20);
+        let label = Settings {
+            label: Some(b"named".to_vec()),
+            features: Some("quota".to_owned()),
+            ..Settings::default()
+        };
+        set(&image, &label, &Watch::default()).expect("set");
+        let volume = image.open_volume(&VolumeOptions::new()).expect("opened");
+        volume.close().expect("closed");
+        let device = image.open_device(OpenMode::read_only()).expect("opened");
+        let options = crate::CheckOptions {
+            journal: image
+                .open_journal(OpenMode::read_only())
+                .expect("opened")
+                .map(|j| j.device),
+            ..crate::CheckOptions::default()
+        };
+        let found = crate::check(device, &options).expect("checked");
+        assert!(found.clean, "{found:?}");
     }
 }

@@ -9,7 +9,7 @@
 from ._native import CorruptError, PoisonedError, UnsupportedFeatureError, __version__
 from ._file import RawFile
 from ._path import Path
-from ._tools import BuildReport, CheckReport, Issue, Resized, build_image, check, mkfs, resize
+from ._tools import BuildReport, CheckReport, Issue, Resized, build_image, change_settings, check, make_journal, mkfs, resize
 from ._volume import DirEntry, StatResult, Usage, Volume
 
 __all__ = [
@@ -28,7 +28,9 @@ __all__ = [
     "Volume",
     "__version__",
     "build_image",
+    "change_settings",
     "check",
+    "make_journal",
     "mkfs",
     "resize",
 ]

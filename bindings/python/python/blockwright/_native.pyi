@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from typing_extensions import Buffer
 
+from ._place import Place
+
 __version__: Final[str]
 
 class CorruptError(OSError):
@@ -37,11 +39,9 @@ class File:
 class Volume:
     def __new__(
         cls,
-        path: str,
+        place: Place,
         read_only: bool,
         lock: bool,
-        offset: int,
-        size: int | None,
         cache_bytes: int | None,
     ) -> Volume: ...
     def close(self) -> None: ...
@@ -101,16 +101,54 @@ def build(
     epoch: int | None,
     block_size: int | None,
     inode_ratio: int | None,
+    inode_size: int | None,
+    inodes: int | None,
+    reserved_percent: float | None,
+    hash_seed: bytes | None,
+    journal_size: int | None,
+    journal: str | None,
     new: bool,
     progress: Callable[[str, int, int], object] | None,
 ) -> dict[str, Any]: ...
-def check(
+def journal(
     path: str,
+    size: int | None,
+    *,
+    label: bytes | None,
+    uuid: bytes | None,
+    epoch: int | None,
+    block_size: int | None,
+) -> bytes: ...
+def check(
+    place: Place,
     *,
     mode: str,
     issues_max: int | None,
-    offset: int,
-    size: int | None,
+    superblock: int | None,
+    discard_fsynced: bool,
     progress: Callable[[str, int, int], object] | None,
 ) -> dict[str, Any]: ...
-def resize(path: str, size: int | None, *, minimum: bool, free: int, dry_run: bool) -> tuple[int, int]: ...
+def resize(
+    place: Place,
+    size: int | None,
+    *,
+    minimum: bool,
+    free: int,
+    dry_run: bool,
+    progress: Callable[[str, int, int], object] | None,
+) -> tuple[int, int]: ...
+def settings(
+    place: Place,
+    *,
+    label: bytes | None,
+    uuid: bytes | None,
+    random_uuid: bool,
+    hash_seed: bytes | None,
+    reserved_bytes: int | None,
+    reserved_percent: float | None,
+    errors: str | None,
+    default_options: str | None,
+    features: str | None,
+    journal_bytes: int | None,
+    progress: Callable[[str, int, int], object] | None,
+) -> None: ...

@@ -1,4 +1,4 @@
-"""What works on volumes that are not open: make, check, resize."""
+"""What works on volumes that are not open: make, check, resize, change settings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Literal
 
 from . import _native
+from ._place import place
 
 #: Called with a step, how much of it is done, and how much there is (0 when that is not known).
 Progress = Callable[[str, int, int], object]
@@ -69,6 +70,9 @@ class CheckReport:
     symlinks: int
     specials: int
     names: int
+    #: Transactions of the journal that were replayed: in memory, where nothing may be changed.
+    transactions_replayed: int
+    blocks_written: int
 
     def __repr__(self) -> str:
         state = "clean" if self.clean else f"{len(self.issues) + self.suppressed} issues"
@@ -109,6 +113,12 @@ def build_image(
     epoch: int | None = None,
     block_size: int | None = None,
     inode_ratio: int | None = None,
+    inode_size: int | None = None,
+    inodes: int | None = None,
+    reserved_percent: float | None = None,
+    hash_seed: _uuid.UUID | None = None,
+    journal_size: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
     exist_ok: bool = True,
     progress: Progress | None = None,
 ) -> BuildReport:
@@ -118,6 +128,7 @@ def build_image(
 
     Without ``size`` the volume is as small as the sources allow, with ``free`` bytes free. ``owner`` is given to everything from directories.
     With ``epoch`` (as ``SOURCE_DATE_EPOCH``), the same sources and options make the same bytes.
+    ``journal`` is the device or image of the volume's journal, which :func:`make_journal` has made and no volume uses.
     ``progress`` is called from threads of the library, with a step (``reading``, ``copying``, ``finishing``). If it raises an exception, it is not
     called again, and the exception comes out after the volume is complete.
     """
@@ -141,6 +152,12 @@ def build_image(
         epoch=epoch,
         block_size=block_size,
         inode_ratio=inode_ratio,
+        inode_size=inode_size,
+        inodes=inodes,
+        reserved_percent=reserved_percent,
+        hash_seed=hash_seed,
+        journal_size=journal_size,
+        journal=journal,
     )
 
 
@@ -156,9 +173,18 @@ def mkfs(
     epoch: int | None = None,
     block_size: int | None = None,
     inode_ratio: int | None = None,
+    inode_size: int | None = None,
+    inodes: int | None = None,
+    reserved_percent: float | None = None,
+    hash_seed: _uuid.UUID | None = None,
+    journal_size: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
     exist_ok: bool = True,
 ) -> BuildReport:
-    """Makes an empty volume. Without ``size`` it takes the image or device that is there. ``owner`` is given to the root directory."""
+    """Makes an empty volume. Without ``size`` it takes the image or device that is there. ``owner`` is given to the root directory.
+
+    ``journal`` is the device or image of the volume's journal, which :func:`make_journal` has made and no volume uses.
+    """
     return _build(
         image,
         [],
@@ -172,6 +198,12 @@ def mkfs(
         epoch=epoch,
         block_size=block_size,
         inode_ratio=inode_ratio,
+        inode_size=inode_size,
+        inodes=inodes,
+        reserved_percent=reserved_percent,
+        hash_seed=hash_seed,
+        journal_size=journal_size,
+        journal=journal,
     )
 
 
@@ -183,6 +215,8 @@ def _build(
     label: str | bytes | None,
     uuid: _uuid.UUID | None,
     owner: tuple[int, int] | None,
+    hash_seed: _uuid.UUID | None,
+    journal: str | os.PathLike[str] | None,
     exist_ok: bool,
     free: int = 0,
     auto: bool = False,
@@ -198,12 +232,38 @@ def _build(
         label=label.encode() if isinstance(label, str) else label,
         uuid=None if uuid is None else uuid.bytes,
         owner=_owner(owner),
+        hash_seed=None if hash_seed is None else hash_seed.bytes,
+        journal=None if journal is None else os.fspath(journal),
         new=not exist_ok,
         progress=progress,
         **options,
     )
     report["uuid"] = _uuid.UUID(bytes=bytes(report["uuid"]))
     return BuildReport(**report)
+
+
+def make_journal(
+    image: str | os.PathLike[str],
+    size: int | None = None,
+    *,
+    label: str | bytes | None = None,
+    uuid: _uuid.UUID | None = None,
+    epoch: int | None = None,
+    block_size: int | None = None,
+) -> _uuid.UUID:
+    """Makes a journal for an ext4 volume on another device, in an image or on a device, and returns its UUID.
+
+    Without ``size`` it takes the image or device that is there.
+    """
+    made = _native.journal(
+        os.fspath(image),
+        size,
+        label=label.encode() if isinstance(label, str) else label,
+        uuid=None if uuid is None else uuid.bytes,
+        epoch=epoch,
+        block_size=block_size,
+    )
+    return _uuid.UUID(bytes=bytes(made))
 
 
 def check(
@@ -213,13 +273,29 @@ def check(
     issues_max: int | None = None,
     offset: int = 0,
     size: int | None = None,
+    superblock: int | None = None,
+    discard_fsynced: bool = False,
+    journal: str | os.PathLike[str] | None = None,
+    overlay: str | os.PathLike[str] | None = None,
+    devices: Iterable[str | os.PathLike[str]] = (),
     progress: Progress | None = None,
 ) -> CheckReport:
     """Checks the volume in an image, which must not be open. Damage is no exception: it is in the report.
 
-    ``preen`` makes the repairs that are safe without a human, ``repair`` all.
+    ``preen`` makes the repairs that are safe without a human, ``repair`` all. ``offset``, ``size``, ``journal``, ``overlay`` and ``devices`` are
+    those of :class:`Volume`.
+
+    ext4: ``superblock`` is the block of a copy to use instead of the primary superblock. f2fs: with ``repair``, ``discard_fsynced`` gives up what fsync
+    wrote since the last checkpoint, where a mount refuses to recover it.
     """
-    report = _native.check(os.fspath(image), mode=mode, issues_max=issues_max, offset=offset, size=size, progress=progress)
+    report = _native.check(
+        place(image, offset=offset, size=size, journal=journal, overlay=overlay, devices=devices),
+        mode=mode,
+        issues_max=issues_max,
+        superblock=superblock,
+        discard_fsynced=discard_fsynced,
+        progress=progress,
+    )
     report["issues"] = [Issue(*issue) for issue in report["issues"]]
     return CheckReport(**report)
 
@@ -231,13 +307,59 @@ def resize(
     minimum: bool = False,
     free: int = 0,
     dry_run: bool = False,
+    journal: str | os.PathLike[str] | None = None,
+    overlay: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
 ) -> Resized:
     """Changes the size of the volume in an image, which must not be open, and the length of the image file with it.
 
     Without ``size`` the volume takes all of the image; with ``minimum`` it becomes as small as its files allow, with ``free`` bytes free.
+    ``progress`` is called with a phase (``inodes``, ``numbers``, ``data``, ``metadata``, ``plan``). If it raises an exception, the change stops between two
+    steps, with a whole volume, and the exception comes out; the same call continues.
     """
     if size is not None and minimum:
         raise ValueError("minimum takes no size")
     if free and not minimum:
         raise ValueError("free is for minimum")
-    return Resized(*_native.resize(os.fspath(image), size, minimum=minimum, free=free, dry_run=dry_run))
+    where = place(image, journal=journal, overlay=overlay)
+    return Resized(*_native.resize(where, size, minimum=minimum, free=free, dry_run=dry_run, progress=progress))
+
+
+def change_settings(
+    image: str | os.PathLike[str],
+    *,
+    label: str | bytes | None = None,
+    uuid: _uuid.UUID | Literal["random"] | None = None,
+    hash_seed: _uuid.UUID | None = None,
+    reserved: int | None = None,
+    reserved_percent: float | None = None,
+    errors: Literal["continue", "remount-ro", "panic"] | None = None,
+    default_options: str | None = None,
+    features: str | None = None,
+    journal_size: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    overlay: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Changes settings of the volume in an image, which must not be open. ``None`` leaves a setting as it is.
+
+    ``reserved`` is bytes for the super user, and ``reserved_percent`` hundredths of the volume. ``features`` and ``default_options`` are changes, such as
+    ``"fast_commit,^quota"``. ``journal`` is the device of the volume's journal when it is not on the volume; with the feature ``has_journal`` it is attached.
+    What is not possible is refused before anything is written. ``progress`` is that of :func:`resize`.
+    """
+    if reserved is not None and reserved_percent is not None:
+        raise ValueError("reserved and reserved_percent are one setting")
+    _native.settings(
+        place(image, journal=journal, overlay=overlay),
+        label=label.encode() if isinstance(label, str) else label,
+        uuid=uuid.bytes if isinstance(uuid, _uuid.UUID) else None,
+        random_uuid=uuid == "random",
+        hash_seed=None if hash_seed is None else hash_seed.bytes,
+        reserved_bytes=reserved,
+        reserved_percent=reserved_percent,
+        errors=errors,
+        default_options=default_options,
+        features=features,
+        journal_bytes=journal_size,
+        progress=progress,
+    )

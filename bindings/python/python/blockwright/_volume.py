@@ -7,7 +7,7 @@ import html
 import os
 import stat as _stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from types import TracebackType
@@ -15,6 +15,7 @@ from typing import IO, Any, Literal
 
 from . import _native
 from ._file import open_file
+from ._place import place
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,8 @@ class Volume:
     """An open volume.
 
     ``image`` is an image file or block device, a partition of either (``disk.img:p2``, ``disk.img:p=root``), or an NBD export.
+    ``journal`` is the device or image of an ext4 journal that is not on the volume. ``overlay`` is a file that keeps all changes, so that the image is
+    only read; for writing it is made when it is not there. ``devices`` are the others of an f2fs volume on several, in the order of its superblock.
     Nothing is durable before :meth:`sync` or :meth:`close` has returned, or the ``with`` block has ended. Volumes that are still
     open when the interpreter ends are closed then. All methods release the interpreter, and may be called from several threads.
     """
@@ -144,9 +147,13 @@ class Volume:
         offset: int = 0,
         size: int | None = None,
         cache_bytes: int | None = None,
+        journal: str | os.PathLike[str] | None = None,
+        overlay: str | os.PathLike[str] | None = None,
+        devices: Iterable[str | os.PathLike[str]] = (),
     ) -> None:
         self._image = os.fspath(image)
-        self._native = _native.Volume(self._image, read_only, lock, offset, size, cache_bytes)
+        where = place(image, offset=offset, size=size, journal=journal, overlay=overlay, devices=devices)
+        self._native = _native.Volume(where, read_only, lock, cache_bytes)
         _open.add(self)
 
     # The volume as a whole.

@@ -216,11 +216,11 @@ static void whole(const char *image, uint32_t format, const char *tree, const ch
     EXPECT(BW_BUSY, bw_check(image, NULL, &report, &err));
     OK(bw_volume_trim(v, NULL, &err));
     OK(bw_volume_close(v, &err));
-    OK(bw_resize(image, made.bytes + (64 << 20), BW_RESIZE_DRY_RUN, &resized, &err));
-    OK(bw_resize(image, made.bytes + (64 << 20), 0, &resized, &err));
+    OK(bw_resize(image, made.bytes + (64 << 20), BW_RESIZE_DRY_RUN, NULL, &resized, &err));
+    OK(bw_resize(image, made.bytes + (64 << 20), 0, NULL, &resized, &err));
     CHECK(resized.bytes_before == made.bytes && resized.bytes > made.bytes);
-    OK(bw_resize(image, 0, BW_RESIZE_FILL, NULL, &err));
-    OK(bw_resize(image, 4 << 20, BW_RESIZE_MINIMUM, &resized, &err));
+    OK(bw_resize(image, 0, BW_RESIZE_FILL, NULL, NULL, &err));
+    OK(bw_resize(image, 4 << 20, BW_RESIZE_MINIMUM, NULL, &resized, &err));
     CHECK(resized.bytes < resized.bytes_before);
     OK(bw_check(image, NULL, &report, &err));
     OK(bw_report_summary(report, &summary, &err));
@@ -264,6 +264,129 @@ static void whole(const char *image, uint32_t format, const char *tree, const ch
     OK(bw_report_close(report, &err));
 }
 
+static int stop_now;
+static int phases;
+
+static int watch(void *user, uint32_t phase, uint64_t done_, uint64_t total) {
+    (void)done_;
+    (void)total;
+    CHECK(user == &phases && phase <= BW_PHASE_PLAN);
+    phases++;
+    return stop_now;
+}
+
+/* A journal on another device: every call that needs it takes it, and fails without it. */
+static void journal_elsewhere(const char *image, const char *log) {
+    bw_make_options make = {.struct_size = sizeof make, .format = BW_MAKE_JOURNAL, .bytes = 8 << 20, .label = "log"};
+    bw_open_options open_options = {.struct_size = sizeof open_options, .place.journal = log};
+    bw_check_options check = {.struct_size = sizeof check, .place.journal = log};
+    bw_change_options change = {.struct_size = sizeof change, .place.journal = log, .progress = watch, .user = &phases};
+    bw_settings to = {.struct_size = sizeof to};
+    bw_made made;
+    bw_volume v;
+    bw_report report;
+    bw_check_summary summary;
+    bw_resized resized;
+    OK(bw_make(log, &make, NULL, 0, &made, &err));
+    CHECK(made.bytes == 8 << 20 && made.block_bytes * made.blocks == made.bytes && made.inodes == 0);
+    make.inodes = 5;
+    EXPECT(BW_MISUSE, bw_make(log, &make, NULL, 0, NULL, &err));
+    make = (bw_make_options){.struct_size = sizeof make, .bytes = 64 << 20, .journal = log, .inodes = 2048, .inode_bytes = 512};
+    make.flags = BW_MAKE_RESERVED | BW_MAKE_HASH_SEED;
+    OK(bw_make(image, &make, NULL, 0, &made, &err));
+    CHECK(made.inodes == 2048);
+    CHECK(bw_volume_open(image, NULL, &v, &err) != BW_OK && strstr(err.message, "journal"));
+    OK(bw_volume_open(image, &open_options, &v, &err));
+    OK(bw_mkdir(v, "/made", 0755, &err));
+    OK(bw_volume_close(v, &err));
+    OK(bw_check(image, &check, &report, &err));
+    OK(bw_report_summary(report, &summary, &err));
+    CHECK(summary.clean && summary.directories == 3 && summary.blocks_written == 0);
+    OK(bw_report_close(report, &err));
+    CHECK(bw_resize(image, 128 << 20, 0, NULL, &resized, &err) != BW_OK && strstr(err.message, "journal"));
+    stop_now = 1;
+    EXPECT(BW_INTERRUPTED, bw_resize(image, 256 << 20, 0, &change, &resized, &err));
+    stop_now = 0;
+    OK(bw_resize(image, 256 << 20, 0, &change, &resized, &err));
+    CHECK(resized.bytes > 200 << 20 && phases > 1);
+    to.features = "^has_journal";
+    OK(bw_set(image, &to, &change, &err));
+    OK(bw_volume_open(image, NULL, &v, &err));
+    OK(bw_rmdir(v, "/made", &err));
+    OK(bw_volume_close(v, &err));
+}
+
+static void settings(const char *image) {
+    bw_make_options make = {.struct_size = sizeof make, .bytes = 64 << 20};
+    bw_settings to = {.struct_size = sizeof to};
+    bw_check_options check = {.struct_size = sizeof check, .mode = BW_CHECK_REPAIR, .flags = BW_CHECK_DISCARD_FSYNCED};
+    bw_report report;
+    bw_volume v;
+    OK(bw_make(image, &make, NULL, 0, NULL, &err));
+    EXPECT(BW_NULL, bw_set(image, NULL, NULL, &err));
+    OK(bw_set(image, &to, NULL, &err));
+    to.label = "renamed";
+    to.default_options = "acl";
+    to.errors = BW_ERRORS_REMOUNT_READ_ONLY;
+    to.flags = BW_SET_RANDOM_UUID | BW_SET_RESERVED_PERCENT;
+    to.reserved_percent = 1.5;
+    to.journal_bytes = 8 << 20;
+    OK(bw_set(image, &to, NULL, &err));
+    to.flags |= BW_SET_UUID;
+    EXPECT(BW_MISUSE, bw_set(image, &to, NULL, &err));
+    to.flags = 1 << 20;
+    EXPECT(BW_MISUSE, bw_set(image, &to, NULL, &err));
+    to.flags = 0;
+    to.errors = 9;
+    EXPECT(BW_MISUSE, bw_set(image, &to, NULL, &err));
+    to.errors = 0;
+    to.features = "nonsense";
+    EXPECT(BW_INVALID, bw_set(image, &to, NULL, &err));
+    OK(bw_volume_open(image, NULL, &v, &err));
+    to.features = NULL;
+    EXPECT(BW_BUSY, bw_set(image, &to, NULL, &err));
+    OK(bw_volume_close(v, &err));
+    /* Options of the other format. */
+    EXPECT(BW_INVALID, bw_check(image, &check, &report, &err));
+    CHECK(strstr(err.message, "f2fs"));
+    make.format = BW_MAKE_F2FS;
+    OK(bw_make(image, &make, NULL, 0, NULL, &err));
+    OK(bw_check(image, &check, &report, &err));
+    OK(bw_report_close(report, &err));
+    check.flags = 0;
+    check.superblock = 32768;
+    EXPECT(BW_INVALID, bw_check(image, &check, &report, &err));
+    check.superblock = 0;
+    check.flags = 1 << 20;
+    EXPECT(BW_MISUSE, bw_check(image, &check, &report, &err));
+}
+
+/* The image is only read, and the file beside it takes the changes. */
+static void forked(const char *image, const char *changes) {
+    bw_make_options make = {.struct_size = sizeof make, .bytes = 16 << 20};
+    bw_open_options over = {.struct_size = sizeof over, .place.overlay = changes};
+    const char *none[1] = {NULL};
+    bw_volume v;
+    bw_stat st;
+    OK(bw_make(image, &make, NULL, 0, NULL, &err));
+    OK(bw_volume_open(image, &over, &v, &err));
+    OK(bw_mkdir(v, "/forked", 0755, &err));
+    OK(bw_volume_close(v, &err));
+    OK(bw_volume_open(image, NULL, &v, &err));
+    EXPECT(BW_NOT_FOUND, bw_stat_path(v, "/forked", &st, &err));
+    OK(bw_volume_close(v, &err));
+    OK(bw_volume_open(image, &over, &v, &err));
+    OK(bw_stat_path(v, "/forked", &st, &err));
+    OK(bw_volume_close(v, &err));
+    over.place.overlay = NULL;
+    over.place.device_count = 1;
+    EXPECT(BW_NULL, bw_volume_open(image, &over, &v, &err));
+    over.place.devices = none;
+    EXPECT(BW_NULL, bw_volume_open(image, &over, &v, &err));
+    none[0] = image;
+    EXPECT(BW_INVALID, bw_volume_open(image, &over, &v, &err));
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 4 && bw_abi() == BW_ABI && strchr(bw_version(), '.'));
     CHECK(strcmp(bw_status_name(BW_NOT_FOUND), "BW_NOT_FOUND") == 0 && strcmp(bw_status_name(-1), "BW_?") == 0);
@@ -271,5 +394,8 @@ int main(int argc, char **argv) {
     whole(in_dir(argv[1], "c-f2fs.img"), BW_MAKE_F2FS, argv[2], argv[3]);
     removed_meanwhile(in_dir(argv[1], "c-removed.img"), BW_MAKE_EXT4);
     removed_meanwhile(in_dir(argv[1], "c-removed-f2fs.img"), BW_MAKE_F2FS);
+    journal_elsewhere(in_dir(argv[1], "c-journal.img"), in_dir(argv[1], "c-log.img"));
+    settings(in_dir(argv[1], "c-settings.img"));
+    forked(in_dir(argv[1], "c-base.img"), in_dir(argv[1], "c-changes"));
     return done("api");
 }

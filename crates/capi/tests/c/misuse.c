@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
     options.flags = 1u << 30;
     EXPECT(BW_MISUSE, bw_volume_open(image, &options, &v, &err));
     options.flags = 0;
-    options.offset = 3;
+    options.place.offset = 3;
     EXPECT(BW_INVALID, bw_volume_open(image, &options, &v, &err));
     make.format = 77;
     EXPECT(BW_MISUSE, bw_make(image, &make, NULL, 0, NULL, &err));
@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
     CHECK(bw_make(image, &make, &source, 1, NULL, &err) != BW_OK);
     source.kind = 9;
     EXPECT(BW_MISUSE, bw_make(image, &make, &source, 1, NULL, &err));
-    EXPECT(BW_MISUSE, bw_resize(image, 5, BW_RESIZE_FILL, NULL, &err));
+    EXPECT(BW_MISUSE, bw_resize(image, 5, BW_RESIZE_FILL, NULL, NULL, &err));
 
     /* Files that are no images. */
     EXPECT(BW_NOT_FOUND, bw_volume_open(in_dir(argv[1], "none.img"), NULL, &v, &err));
