@@ -44,7 +44,7 @@ package:
 	cargo xtask licences $(notices)
 	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} sh scripts/package.sh $(built) $(notices) target/package-out
 
-# The same of a static program that runs on any Linux, in target/dist; the same bytes wherever it is built (`cargo xtask dist --verify`).
+# The same of a static program that runs on any Linux, in target/dist-out; the same bytes wherever it is built (`cargo xtask dist --verify`).
 dist:
 	@sh scripts/setup.sh dist
 	@cargo xtask dist

@@ -1,7 +1,8 @@
-//! `cargo xtask dist`: the static program and its packages in `target/dist`, the same bytes wherever they are built.
+//! `cargo xtask dist`: the static program and its packages in `target/dist-out`, the same bytes wherever they are built. (`target/dist` is cargo's own, for
+//! the profile of that name.)
 //!
-//! Three things make them so. No path of the machine reaches the compilers' output, `SOURCE_DATE_EPOCH` is the time of all files, and
-//! `scripts/package.sh` sorts what it packs. `--verify` proves it: a second build from another folder, with another `CARGO_HOME`, and a comparison.
+//! Four things make them so. No path of the machine reaches the compilers' output, they see no variables of the user's environment, `SOURCE_DATE_EPOCH` is the time of all
+//! files, and `scripts/package.sh` sorts what it packs. `--verify` proves it: a second build from another folder, with another `CARGO_HOME`, and a comparison.
 
 use crate::check::tracked_files;
 use crate::tools::{cargo_home, cargo_path, compiler, is_installed, output};
@@ -64,8 +65,8 @@ fn dist(profile: &'static str, verify: bool) -> Result<(), String> {
         date: date()?,
     };
     let out = target_dir().join(match profile {
-        "dist" => "dist",
-        _ => "dist-quick",
+        "dist" => "dist-out",
+        _ => "dist-out-quick",
     });
     here.make(&out)?;
     lintian(&out)?;
@@ -142,24 +143,25 @@ impl Place {
             .join("blockwright");
         self.inspect(&program)?;
         let notices = self.build.join("THIRD-PARTY.txt");
-        fs::write(&notices, licences::notices(&self.target)?)
+        let sources = licences::Sources {
+            workspace: self.source.clone(),
+            cargo_home: self.cargo_home.clone(),
+        };
+        fs::write(&notices, licences::notices(&self.target, &sources)?)
             .map_err(|e| format!("{}: {e}", notices.display()))?;
         remove(out)?;
         let mut pack = Command::new("sh");
         pack.arg(self.source.join("scripts/package.sh"))
             .args([&program, &notices])
             .arg(out);
+        keep_environment(&mut pack, std::env::vars_os());
         pack.env("SOURCE_DATE_EPOCH", &self.date);
         ended(&mut pack, "scripts/package.sh")
     }
 
     fn build(&self) -> Result<Command, String> {
         let mut command = Command::new(cargo_path());
-        for (name, _) in std::env::vars_os() {
-            if is_setting(&name.to_string_lossy()) {
-                command.env_remove(name);
-            }
-        }
+        keep_environment(&mut command, std::env::vars_os());
         command.args([
             "build",
             "--locked",
@@ -176,6 +178,9 @@ impl Place {
         command
             .env("CARGO_HOME", &self.cargo_home)
             .env("CARGO_INCREMENTAL", "0");
+        // An empty one outranks that of a configuration file.
+        command.env("RUSTC_WRAPPER", "");
+        command.env("RUSTC_WORKSPACE_WRAPPER", "");
         command.env("SOURCE_DATE_EPOCH", &self.date);
         let renamed = self.renamed()?;
         let flags: Vec<String> = renamed
@@ -269,33 +274,39 @@ impl Place {
     }
 }
 
-/// Whether a variable changes what cargo and C compilers make.
-fn is_setting(name: &str) -> bool {
-    const BEGINNINGS: &[&str] = &[
-        "CARGO_PROFILE_",
-        "CARGO_TARGET_",
-        "CARGO_BUILD_",
-        "CC_",
-        "CFLAGS_",
-        "CXX",
-        "AR_",
-    ];
+/// Clears a command's environment but for what finds programs and crates. What is not on the list cannot change what compilers make.
+fn keep_environment(command: &mut Command, all: impl Iterator<Item = (OsString, OsString)>) {
+    command.env_clear();
+    command.envs(all.filter(|(name, _)| is_kept(&name.to_string_lossy())));
+    command.env("LC_ALL", "C").env("TZ", "UTC");
+}
+
+/// Whether a variable only says where programs, folders and downloads are, or how many jobs run.
+fn is_kept(name: &str) -> bool {
     const NAMES: &[&str] = &[
-        "RUSTFLAGS",
-        "CARGO_ENCODED_RUSTFLAGS",
-        "RUSTC_WRAPPER",
-        "RUSTC_WORKSPACE_WRAPPER",
-        "CC",
-        "CFLAGS",
-        "CPPFLAGS",
-        "LDFLAGS",
-        "AR",
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "TMPDIR",
+        "RUSTUP_HOME",
+        "RUSTUP_TOOLCHAIN",
+        "CARGO_BUILD_JOBS",
+        "CARGO_MAKEFLAGS",
+        "MAKEFLAGS",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
     ];
-    name != "CARGO_BUILD_JOBS"
-        && (NAMES.contains(&name)
-            || BEGINNINGS
-                .iter()
-                .any(|beginning| name.starts_with(beginning)))
+    // Where crates come from: their contents are those of the lock file.
+    const BEGINNINGS: &[&str] = &[
+        "CARGO_HTTP_",
+        "CARGO_NET_",
+        "CARGO_REGISTRIES_",
+        "CARGO_SOURCE_",
+    ];
+    NAMES.contains(&name)
+        || BEGINNINGS.iter().any(|start| name.starts_with(start))
+        || name.to_ascii_lowercase().ends_with("_proxy")
 }
 
 /// The first text in the bytes that begins with this path, up to what cannot be in a path.
@@ -460,16 +471,48 @@ mod tests {
 
     #[test]
     fn settings_of_the_user_do_not_count() {
-        for name in [
+        let names = [
+            "PATH",
+            "CARGO_BUILD_JOBS",
+            "HTTPS_PROXY",
             "RUSTFLAGS",
             "CARGO_PROFILE_DIST_LTO",
             "CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_RUSTFLAGS",
             "CFLAGS",
-        ] {
-            assert!(is_setting(name), "{name}");
-        }
-        for name in ["PATH", "CARGO_BUILD_JOBS", "HTTPS_PROXY", "CARGO_HOME"] {
-            assert!(!is_setting(name), "{name}");
+            "TARGET_CFLAGS",
+            "CPATH",
+            "C_INCLUDE_PATH",
+            "LIBRARY_PATH",
+            "COMPILER_PATH",
+            "GCC_EXEC_PREFIX",
+            "ZSTD_SYS_USE_PKG_CONFIG",
+            "LZMA_API_STATIC",
+            "PKG_CONFIG_PATH",
+            "RUSTC_BOOTSTRAP",
+            "XZ_DEFAULTS",
+            "TAR_OPTIONS",
+            "DPKG_DEB_COMPRESSOR_TYPE",
+            "LANG",
+        ];
+        let all = names.map(|name| (OsString::from(name), OsString::from("x")));
+        let mut command = Command::new("env");
+        keep_environment(&mut command, all.into_iter());
+        let told = command.env("PATH", std::env::var_os("PATH").unwrap());
+        let told = output(told).unwrap();
+        let mut kept: Vec<&str> = told.lines().filter_map(|l| l.split('=').next()).collect();
+        kept.sort_unstable();
+        assert_eq!(
+            kept,
+            ["CARGO_BUILD_JOBS", "HTTPS_PROXY", "LC_ALL", "PATH", "TZ"]
+        );
+    }
+
+    /// `target/NAME` is where cargo builds with the profile NAME.
+    #[test]
+    fn no_folder_is_that_of_a_profile() {
+        let manifest = fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
+        for name in ["dist-out", "dist-out-quick", "dist-build", "dist-verify"] {
+            assert!(!manifest.contains(&format!("[profile.{name}]")), "{name}");
         }
     }
 

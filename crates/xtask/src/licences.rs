@@ -1,7 +1,7 @@
 //! The works of others in the program: whether their licences go with ours, and one file with all that the licences ask to be given on.
 //! Made from what cargo has downloaded, without a network.
 
-use crate::tools::{cargo_path, compiler, host, output};
+use crate::tools::{cargo_home, cargo_path, compiler, host, output, output_in};
 use crate::workspace;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -112,7 +112,8 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let written = target.and_then(|target| notices(&target)).and_then(|text| {
+    let notices = |target: String| notices(&target, &Sources::here());
+    let written = target.and_then(notices).and_then(|text| {
         let path = workspace().join(to);
         let made = path.parent().map_or(Ok(()), fs::create_dir_all);
         made.and_then(|()| fs::write(&path, text))
@@ -155,14 +156,44 @@ impl Texts {
     }
 }
 
+/// Where the program's source is, and what cargo has downloaded for it.
+pub(crate) struct Sources {
+    pub(crate) workspace: PathBuf,
+    pub(crate) cargo_home: PathBuf,
+}
+
+impl Sources {
+    fn here() -> Self {
+        Sources {
+            workspace: workspace(),
+            cargo_home: cargo_home(),
+        }
+    }
+
+    fn cargo(&self, args: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(cargo_path());
+        command.args(args).env("CARGO_HOME", &self.cargo_home);
+        output_in(&mut command, &self.workspace)
+    }
+
+    fn apache(&self) -> Result<String, String> {
+        read(&self.workspace.join("LICENSE-APACHE"))
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
 /// One file of text: each work of others that is linked into the program for this target, its version, its licence, and the texts that come with it.
 ///
 /// # Errors
 /// A work has no text and no licence whose text is known, or cargo or the compiler do not say what is needed.
-pub(crate) fn notices(target: &str) -> Result<String, String> {
+pub(crate) fn notices(target: &str, from: &Sources) -> Result<String, String> {
     let mut texts = Texts::default();
     let mut list = String::new();
-    let (linked, metadata) = (linked(target)?, metadata(target)?);
+    let (linked, metadata) = (linked(target, from)?, metadata(target, from)?);
+    let apache = from.apache()?;
     let packages = metadata["packages"]
         .as_array()
         .ok_or("cargo metadata: no packages")?;
@@ -180,8 +211,8 @@ pub(crate) fn notices(target: &str) -> Result<String, String> {
             .parent()
             .unwrap_or(Path::new(""));
         let shipped = texts_of(dir, package["license_file"].as_str());
-        let (shipped, note) =
-            chosen(shipped, said("license")).map_err(|e| format!("{name} {version}: {e}"))?;
+        let (shipped, note) = chosen(shipped, said("license"), &apache)
+            .map_err(|e| format!("{name} {version}: {e}"))?;
         let numbers = texts.numbers(&shipped);
         entry(
             &mut list,
@@ -191,7 +222,8 @@ pub(crate) fn notices(target: &str) -> Result<String, String> {
             said("repository"),
         );
     }
-    standard_library(target, &mut list, &mut texts)?;
+    let sysroot = PathBuf::from(output(Command::new("rustc").args(["--print", "sysroot"]))?.trim());
+    standard_library(target, &sysroot, &apache, &mut list, &mut texts)?;
     if target.ends_with("-musl") {
         let text = fs::read_to_string(MUSL)
             .map_err(|e| format!("{MUSL}: {e}: it is in Debian's package musl"))?;
@@ -229,41 +261,26 @@ fn entry(list: &mut String, name: &str, licence: &str, texts: &str, place: &str)
 }
 
 /// The texts that a crate's licence is shown by, and a note. Apache-2.0 needs no name in it, so it stands in for a text that a crate forgot.
-fn chosen(shipped: Vec<String>, licence: &str) -> Result<(Vec<String>, &'static str), String> {
+fn chosen(
+    shipped: Vec<String>,
+    licence: &str,
+    apache: &str,
+) -> Result<(Vec<String>, &'static str), String> {
     if !shipped.is_empty() {
         return Ok((shipped, ""));
     }
     if !["Apache-2.0", "MIT OR Apache-2.0", "Apache-2.0 OR MIT"].contains(&licence) {
         return Err(format!("it ships no text of its licence, {licence}"));
     }
-    Ok((vec![apache()?], " (its source has none)"))
-}
-
-fn apache() -> Result<String, String> {
-    let path = workspace().join("LICENSE-APACHE");
-    fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))
+    Ok((vec![apache.to_owned()], " (its source has none)"))
 }
 
 /// Name and version of each crate that is linked into the program: no build script, no procedural macro.
-fn linked(target: &str) -> Result<BTreeSet<(String, String)>, String> {
-    let mut command = Command::new(cargo_path());
-    command.args([
-        "tree",
-        "--package",
-        "blockwright-cli",
-        "--edges",
-        "normal,no-proc-macro",
-    ]);
-    command.args([
-        "--prefix",
-        "none",
-        "--no-dedupe",
-        "--format",
-        "{p}",
-        "--target",
-        target,
-    ]);
-    let listed = output(&mut command)?;
+fn linked(target: &str, from: &Sources) -> Result<BTreeSet<(String, String)>, String> {
+    let edges = ["--edges", "normal,no-proc-macro"];
+    let form = ["--prefix", "none", "--no-dedupe", "--format", "{p}"];
+    let of = ["tree", "--package", "blockwright-cli", "--target", target];
+    let listed = from.cargo(&[&of[..], &edges, &form].concat())?;
     let pair = |line: &str| {
         let mut words = line.split(' ');
         let name = words.next()?.to_owned();
@@ -272,16 +289,15 @@ fn linked(target: &str) -> Result<BTreeSet<(String, String)>, String> {
     Ok(listed.lines().filter_map(pair).collect())
 }
 
-fn metadata(target: &str) -> Result<Value, String> {
-    let mut command = Command::new(cargo_path());
-    command.args([
+fn metadata(target: &str, from: &Sources) -> Result<Value, String> {
+    let words = [
         "metadata",
         "--format-version",
         "1",
         "--filter-platform",
         target,
-    ]);
-    serde_json::from_str(&output(&mut command)?).map_err(|e| format!("cargo metadata: {e}"))
+    ];
+    serde_json::from_str(&from.cargo(&words)?).map_err(|e| format!("cargo metadata: {e}"))
 }
 
 /// The texts of licences in a crate's folder and below, without those of the GNU licences.
@@ -340,10 +356,18 @@ const STD_OTHERS: &[(&str, &str)] = &[
     ("object", "Apache-2.0 OR MIT"),
 ];
 
-/// Rust's standard library and what is in it, by the page that comes with the toolchain where it has one.
-fn standard_library(target: &str, list: &mut String, texts: &mut Texts) -> Result<(), String> {
-    let sysroot = PathBuf::from(output(Command::new("rustc").args(["--print", "sysroot"]))?.trim());
-    let number = texts.number(&apache()?).to_string();
+/// Rust's standard library and what is in it, by the page that comes with the toolchain.
+///
+/// # Errors
+/// The toolchain lacks a page, a text or the libraries, or the page names none of them: a list without them would look whole.
+fn standard_library(
+    target: &str,
+    sysroot: &Path,
+    apache: &str,
+    list: &mut String,
+    texts: &mut Texts,
+) -> Result<(), String> {
+    let number = texts.number(apache).to_string();
     let name = format!("Rust's standard library {}", compiler("release")?);
     entry(
         list,
@@ -352,11 +376,12 @@ fn standard_library(target: &str, list: &mut String, texts: &mut Texts) -> Resul
         &number,
         "https://github.com/rust-lang/rust",
     );
-    let exception = sysroot.join("share/doc/rust/licenses/LLVM-exception.txt");
-    let mut llvm = number.clone();
-    if let Ok(text) = fs::read_to_string(exception) {
-        let _ = write!(llvm, ", {}", texts.number(&text));
-    }
+    let with_toolchain = |path: &str| {
+        let told = |e| format!("{e}: Rust's toolchains have it since 1.88");
+        read(&sysroot.join("share/doc/rust").join(path)).map_err(told)
+    };
+    let exception = with_toolchain("licenses/LLVM-exception.txt")?;
+    let llvm = format!("{number}, {}", texts.number(&exception));
     entry(
         list,
         "LLVM's compiler-rt and libunwind, in Rust's standard library",
@@ -364,20 +389,23 @@ fn standard_library(target: &str, list: &mut String, texts: &mut Texts) -> Resul
         &llvm,
         "https://llvm.org",
     );
-    let page = fs::read_to_string(sysroot.join("share/doc/rust/COPYRIGHT-library.html"))
-        .unwrap_or_default();
-    let libraries = sysroot.join("lib/rustlib").join(target).join("lib");
-    let libraries = fs::read_dir(libraries).into_iter().flatten().flatten();
+    let page = with_toolchain("COPYRIGHT-library.html")?;
+    let dir = sysroot.join("lib/rustlib").join(target).join("lib");
+    let libraries = fs::read_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let libraries: BTreeSet<String> = libraries
+        .flatten()
         .filter_map(|e| library_name(&e.file_name().to_string_lossy()))
         .collect();
+    let mut named = 0;
     for (name, licence, notices) in sections(&page) {
         let crate_name = name
             .rsplit_once('-')
             .map_or(&*name, |(name, _)| name)
             .replace('-', "_");
         if libraries.contains(&crate_name) {
-            let (notices, note) = chosen(notices, &licence).map_err(|e| format!("{name}: {e}"))?;
+            named += 1;
+            let (notices, note) =
+                chosen(notices, &licence, apache).map_err(|e| format!("{name}: {e}"))?;
             let numbers = texts.numbers(&notices);
             entry(
                 list,
@@ -387,6 +415,11 @@ fn standard_library(target: &str, list: &mut String, texts: &mut Texts) -> Resul
                 "",
             );
         }
+    }
+    if named == 0 {
+        return Err(
+            "COPYRIGHT-library.html names none of the standard library's crates".to_owned(),
+        );
     }
     for (name, licence) in STD_OTHERS
         .iter()
@@ -465,9 +498,11 @@ mod tests {
     #[test]
     fn the_program_names_all_that_it_contains() {
         let host = host().unwrap();
-        let text = notices(&host).unwrap();
-        assert_eq!(notices(&host).unwrap(), text, "it is made again as it was");
-        let linked = linked(&host).unwrap();
+        let here = Sources::here();
+        let text = notices(&host, &here).unwrap();
+        let again = notices(&host, &here).unwrap();
+        assert_eq!(again, text, "it is made again as it was");
+        let linked = linked(&host, &here).unwrap();
         for (name, version) in &linked {
             let is_named = text.contains(&format!("\n{name} {version}\n"));
             assert_eq!(is_named, !name.starts_with("blockwright"), "{name}");
@@ -530,8 +565,8 @@ mod tests {
             ["copying", "mit", "named"]
         );
         fs::remove_dir_all(&dir).unwrap();
-        assert!(chosen(vec![], "MIT OR Apache-2.0").is_ok());
-        assert!(chosen(vec![], "MIT").is_err());
+        assert!(chosen(vec![], "MIT OR Apache-2.0", "text").is_ok());
+        assert!(chosen(vec![], "MIT", "text").is_err());
     }
 
     #[test]
@@ -547,6 +582,40 @@ mod tests {
             Some("cfg_if")
         );
         assert_eq!(library_name("self-contained"), None);
+    }
+
+    /// Each part that a toolchain must have is missed when it is not there.
+    #[test]
+    fn a_toolchain_without_notices_is_an_error() {
+        let dir = std::env::temp_dir().join(format!("bw-sysroot-{}", std::process::id()));
+        let page = "<h3>gimli-0.1.0</h3><p><b>License:</b> MIT</p><pre>gimli's</pre>";
+        let parts = [
+            ("share/doc/rust/licenses/LLVM-exception.txt", "an exception"),
+            ("share/doc/rust/COPYRIGHT-library.html", page),
+            ("lib/rustlib/t/lib/libgimli-1.rlib", ""),
+        ];
+        let made = |without: Option<usize>, page: Option<&str>| {
+            let _ = fs::remove_dir_all(&dir);
+            for (at, (path, text)) in parts.iter().enumerate() {
+                let path = dir.join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                if without != Some(at) {
+                    let text = page.filter(|_| at == 1).unwrap_or(text);
+                    fs::write(path, text).unwrap();
+                }
+            }
+            let (mut list, mut texts) = (String::new(), Texts::default());
+            standard_library("t", &dir, "apache", &mut list, &mut texts).map(|()| list)
+        };
+        let list = made(None, None).unwrap();
+        assert!(list.contains("gimli-0.1.0, in Rust's") && list.contains("texts: 1, 2"));
+        for (at, (path, _)) in parts.iter().enumerate() {
+            let told = made(Some(at), None).unwrap_err();
+            let named = path.rsplit('/').next().unwrap();
+            assert!(told.contains(named) || at == 2, "{path}: {told}");
+        }
+        assert!(made(None, Some("another page")).is_err());
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -53,8 +53,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   big              what is too large for every run: directories of a million entries, release build
   web [OUTPUT]     the web page as one file (default: target/web/blockwright.html)
   dist [--verify] [--quick]
-                   the static program with its packages, in target/dist; --verify: builds twice, in two folders, and compares;
-                   --quick: unoptimised, in target/dist-quick, for a look at the steps
+                   the static program with its packages, in target/dist-out; --verify: builds twice, in two folders, and compares;
+                   --quick: unoptimised, in target/dist-out-quick, for a look at the steps
   licences [--target TARGET] OUTPUT
                    the works of others in the program, with the texts of their licences
   run              the main job on real input (what `make run` calls)

@@ -2,7 +2,7 @@
 
 use crate::workspace;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Runs cargo with these arguments and gives its exit code on.
@@ -32,8 +32,16 @@ pub(crate) fn cargo_with(first: &[&str], rest: &[String], env: &[(&str, &str)]) 
 /// # Errors
 /// Its error messages, when it cannot be run or fails.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
+    output_in(command, &workspace())
+}
+
+/// As [`output`], in another folder.
+///
+/// # Errors
+/// As [`output`].
+pub(crate) fn output_in(command: &mut Command, dir: &Path) -> Result<String, String> {
     let out = command
-        .current_dir(workspace())
+        .current_dir(dir)
         .output()
         .map_err(|e| e.to_string())?;
     match out.status.success() {
