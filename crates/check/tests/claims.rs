@@ -6,12 +6,13 @@ use blockwright_test_support::{peak_memory, reset_peak_memory, resident_memory};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blockwright_check::Mode;
-use blockwright_check::ext4::{CheckError, CheckOptions, Report, check};
+use blockwright_check::ext4::{CheckError, CheckOptions, IssueKind, Report, check};
 use blockwright_device::{
     BlockDevice, CountingDevice, DevOffset, Flags, MemoryDevice, SharedDevice,
 };
+use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::{
-    BlockNo, Geometry, GroupDesc, GroupFlags, GroupNo, RawSuperblock, Superblock,
+    BlockNo, Geometry, GroupDesc, GroupFlags, GroupNo, Ino, RawSuperblock, Superblock, xattr,
 };
 use common::volume::Volume;
 use common::{Lab, show, tools};
@@ -198,4 +199,113 @@ fn fifteen_terabytes_of_holes() {
         let error = result.expect_err("no volume");
         assert!(matches!(error, CheckError::GroupsMissing { .. }), "{error}");
     }
+}
+
+/// A volume with this many files, the inode that holds a value of 60 000 bytes, and the attributes of the file that has it.
+fn one_value(files: usize) -> (Volume, Vec<Ino>, Ino, Vec<u8>) {
+    let lab = Lab::new();
+    for n in 0..files {
+        std::fs::write(lab.tree.join(format!("many/f{n}")), b"").unwrap();
+    }
+    let args = "-t ext4 -b 1024 -I 256 -N 4000 -O ea_inode,^has_journal";
+    let list: Vec<&str> = args.split(' ').collect();
+    let image = lab.make("16M", &list).unwrap();
+    let value = lab.dir.path().join("value");
+    std::fs::write(&value, vec![b'v'; 60_000]).unwrap();
+    let set = format!("ea_set -f {} many/f0 user.large", value.display());
+    let mut v = Volume::new(lab.debugfs(&image, &[&set]));
+    let files: Vec<Ino> = (0..files)
+        .map(|n| v.lookup(&format!("many/f{n}")))
+        .collect();
+    let holder = (11..=v.geo.inodes_count)
+        .map(Ino)
+        .find(|i| v.inode(*i).flags.contains(InodeFlags::EA_INODE))
+        .unwrap();
+    let at = v.inode(files[0]).attributes_offset(&v.geo).unwrap();
+    let area = v.raw_inode(files[0])[at..].to_vec();
+    for file in &files {
+        v.edit_raw(*file, |raw| raw[at..].copy_from_slice(&area));
+    }
+    v.edit_inode(holder, |i| i.set_ea_inode_refs(files.len() as u64));
+    (v, files, holder, area)
+}
+
+/// Bytes that a check reads.
+fn read_by_check(v: &Volume, mode: Mode) -> (Report, u64) {
+    let counting = Arc::new(CountingDevice::new(Arc::new(MemoryDevice::from_image(
+        &v.image,
+    ))));
+    let options = CheckOptions {
+        mode,
+        ..CheckOptions::default()
+    };
+    let report = check(Arc::clone(&counting) as SharedDevice, &options).unwrap();
+    (report, counting.stats().reads.bytes)
+}
+
+/// A value is read once, and no more of it than there is, however many attributes have it.
+#[test]
+fn references_to_one_value() {
+    let _alone = alone();
+    if !tools() {
+        return;
+    }
+    let (v, files, holder, area) = one_value(1000);
+    let refused = |k: &IssueKind| matches!(k, IssueKind::XattrValueInode { .. });
+    let mut plain = v.clone();
+    for file in &files {
+        plain.edit_raw(*file, |raw| raw[160..].fill(0));
+    }
+    let (_, base) = read_by_check(&plain, Mode::ReadOnly);
+    // A request for each reference reads the inode of the value.
+    let most = base + 1000 * 4 * 1024 + 200_000;
+    let (report, read) = read_by_check(&v, Mode::ReadOnly);
+    assert!(
+        !report.issues.iter().any(|i| refused(&i.kind)),
+        "{}",
+        show(&report)
+    );
+    assert!(read < most, "{read} of {most} bytes read");
+
+    // The inode maps more than the value has.
+    let mut long = v.clone();
+    let first = long.blocks(holder)[0];
+    long.edit_inode(holder, |i| {
+        let e = blockwright_ondisk::ext4::extent::Extent {
+            logical: blockwright_ondisk::ext4::FileBlock(0),
+            physical: first,
+            len: (v.geo.blocks_count - first.0) as u32,
+            unwritten: false,
+        };
+        blockwright_ondisk::ext4::extent::write_leaf(&mut i.block, &[e]).unwrap();
+    });
+    let (report, read) = read_by_check(&long, Mode::ReadOnly);
+    assert!(
+        !report.issues.iter().any(|i| refused(&i.kind)),
+        "{}",
+        show(&report)
+    );
+    assert!(read < most, "{read} of {most} bytes read");
+
+    // Each file has a value in another inode, and all of these map the same blocks.
+    let mut many = v.clone();
+    let raw = many.raw_inode(holder).to_vec();
+    let (holders, owners) = files.split_at(500);
+    let list = xattr::XattrList::parse_ibody(&area, &v.geo)
+        .unwrap()
+        .unwrap();
+    let entry = list.iter().next().unwrap().offset;
+    for (holder, owner) in holders.iter().zip(owners) {
+        many.edit_raw(*holder, |to| to.copy_from_slice(&raw));
+        many.edit_raw(*owner, |to| {
+            let at = to.len() - area.len() + entry + 4;
+            to[at..at + 4].copy_from_slice(&holder.0.to_le_bytes());
+        });
+    }
+    let (_, read) = read_by_check(&many, Mode::ReadOnly);
+    let volume = many.image.len() as u64;
+    assert!(
+        read < most + volume,
+        "{read} of {most} + {volume} bytes read"
+    );
 }

@@ -2,7 +2,7 @@
 
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::xattr::{self, XattrEntry, XattrList, XattrValue};
-use blockwright_ondisk::ext4::{BlockNo, Compat, FormatError, Incompat, Ino};
+use blockwright_ondisk::ext4::{BlockNo, Compat, FormatError, Incompat, Ino, Inode};
 
 use super::CheckError;
 use super::context::Checker;
@@ -16,9 +16,24 @@ const ENCRYPTION_NAME: &[u8] = b"c";
 /// Bytes at the end of a context that each inode has for itself.
 const NONCE_BYTES: usize = 16;
 
-/// The policy that a context follows.
-fn policy_of(context: &[u8]) -> Vec<u8> {
-    context[..context.len().saturating_sub(NONCE_BYTES)].to_vec()
+/// How long a context is, by its version; `None` for a version that is not known.
+fn context_length(version: u8) -> Option<usize> {
+    match version {
+        0 => Some(0),
+        1 => Some(28),
+        2 => Some(40),
+        _ => None,
+    }
+}
+
+/// The policy that a context follows; `None` when it is no context. Contexts of unknown versions are not compared.
+fn policy_of(context: &[u8]) -> Option<Vec<u8>> {
+    let version = context.first().filter(|version| **version > 0)?;
+    match context_length(*version) {
+        Some(len) if len == context.len() => Some(context[..len - NONCE_BYTES].to_vec()),
+        Some(_) => None,
+        None => Some(Vec::new()),
+    }
 }
 
 /// The part of a damaged table of attributes that is good.
@@ -80,16 +95,21 @@ impl Checker {
     fn check_encryption(&mut self, fields: &mut Fields) -> Result<(), CheckError> {
         if !fields.inode.flags.contains(InodeFlags::ENCRYPT)
             || !self.geo.features.has_incompat(Incompat::ENCRYPT)
+            || self.is_quota_file(fields.ino)
         {
             return Ok(());
         }
         let ino = fields.ino;
-        if let Some(context) = self.encryption_context(fields)? {
-            self.scan.policies.insert(ino.0, policy_of(&context));
+        let context = self.encryption_context(fields)?;
+        if let Some(policy) = context.as_deref().and_then(policy_of) {
+            self.scan.policies.insert(ino.0, policy);
             return Ok(());
         }
         let flags = fields.inode.flags.bits();
-        let what = "encrypted, but no context says how";
+        let what = match context {
+            None => "encrypted, but no context says how",
+            Some(_) => "encrypted, but its context is invalid",
+        };
         if self.problem(IssueKind::InodeFlags { ino, flags, what }) {
             fields.inode.flags -= InodeFlags::ENCRYPT;
             fields.edit().flags(InodeFlags::ENCRYPT.bits(), 0);
@@ -136,6 +156,7 @@ impl Checker {
             return Ok(());
         };
         self.check_name_lengths(fields, at);
+        self.check_context_length(fields, at);
         self.check_inline_hash(fields, at);
         let area = fields.raw.get(at..).unwrap_or(&[]).to_vec();
         let fault = match XattrList::parse_ibody(&area, &geo) {
@@ -203,6 +224,52 @@ impl Checker {
                 what: "its name has a zero byte in it",
             });
         }
+    }
+
+    /// The version of a context says how long it is. When the hash confirms it, or without one the room up to the next value, its
+    /// length is the damage.
+    fn check_context_length(&mut self, fields: &mut Fields, at: usize) {
+        let area = fields.raw.get(at..).unwrap_or(&[]);
+        let Ok(Some(list)) = XattrList::parse_ibody(area, &self.geo) else {
+            return;
+        };
+        let Some(entry) = list.find(xattr::INDEX_ENCRYPTION, ENCRYPTION_NAME) else {
+            return;
+        };
+        let XattrValue::Local(found) = entry.value else {
+            return;
+        };
+        let len = found.first().and_then(|version| context_length(*version));
+        let Some(len) = len.filter(|len| *len > 0 && *len != found.len()) else {
+            return;
+        };
+        let place = |value: &[u8]| value.as_ptr() as usize - area.as_ptr() as usize;
+        let start = place(found);
+        let Some(value) = area.get(start..start + len) else {
+            return;
+        };
+        let others = list.iter().filter_map(|e| match e.value {
+            XattrValue::Local(value) if !value.is_empty() => Some(place(value)),
+            _ => None,
+        });
+        let end = others.filter(|at| *at > start).min().unwrap_or(area.len());
+        let value = XattrValue::Local(value);
+        let hashed = XattrEntry { value, ..entry };
+        let offset = entry.offset;
+        let confirmed = match entry.hash {
+            0 => end - start == len.next_multiple_of(4),
+            _ => hashed.verify_hash(None).is_ok(),
+        };
+        if !confirmed {
+            return;
+        }
+        // What else is looked at has the right length, repaired or not.
+        fields.raw[at + offset + 8..][..4].copy_from_slice(&(len as u32).to_le_bytes());
+        fields.edited |= self.problem(IssueKind::XattrEntry {
+            ino: fields.ino,
+            offset,
+            what: "its length is not that of an encryption context",
+        });
     }
 
     /// Inline data has no hash: e2fsck ends where there is one.
@@ -289,10 +356,27 @@ impl Checker {
         true
     }
 
+    /// Takes the attribute that continues inline data out of an inode's bytes. Whether the others could be kept.
+    pub fn remove_inline_attribute(&self, inode: &Inode, raw: &mut [u8]) -> bool {
+        let Some(area) = inode
+            .attributes_offset(&self.geo)
+            .and_then(|at| raw.get_mut(at..))
+        else {
+            return true;
+        };
+        let mut kept: Vec<Kept> = match XattrList::parse_ibody(area, &self.geo) {
+            Ok(Some(list)) => list.iter().map(|e| Kept::of(&e)).collect(),
+            Ok(None) => return true,
+            Err(_) => return false,
+        };
+        kept.retain(|k| k.name_index != xattr::INDEX_SYSTEM || k.name != xattr::INLINE_DATA_NAME);
+        store_kept(area, &kept).is_some()
+    }
+
     /// Attributes of a damaged area in an inode that are good. Where the table itself is damaged,
     /// those in front of the damage.
-    fn good_attributes(&self, ino: Ino, area: &[u8]) -> Result<Good, CheckError> {
-        let geo = &self.geo;
+    fn good_attributes(&mut self, ino: Ino, area: &[u8]) -> Result<Good, CheckError> {
+        let geo = self.geo.clone();
         // Cut the table before entry after entry until what is left is valid.
         let mut ends = Vec::new();
         let mut at = xattr::IBODY_HEADER;
@@ -309,7 +393,7 @@ impl Checker {
             if let Some(cut) = cut {
                 copy[cut..cut + 4].fill(0);
             }
-            let Ok(Some(list)) = XattrList::parse_ibody(&copy, geo) else {
+            let Ok(Some(list)) = XattrList::parse_ibody(&copy, &geo) else {
                 continue;
             };
             let entries: Vec<XattrEntry<'_>> = list.iter().collect();

@@ -331,7 +331,12 @@ impl Checker {
         }
         self.scan.restart_links = true;
         let named = self.add_entry(Ino::ROOT, LOST_FOUND, ino, FileKind::Directory)?;
-        Ok(named.then_some(ino))
+        if !named {
+            // Without a name, the next round would make another one.
+            self.clear_inode(ino)?;
+            return Ok(None);
+        }
+        Ok(Some(ino))
     }
 
     /// Makes a directory of one block in a free inode. Whether there was room.

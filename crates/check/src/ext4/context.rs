@@ -44,6 +44,8 @@ pub(super) struct Checker {
     pub new_journal: Option<super::state::OldJournal>,
     /// The length to store with the journal's head, when that says a wrong one.
     pub log_blocks: Option<u32>,
+    /// The blocks of fast commits to store with it, when these are too many; 0 when there is no room for any.
+    pub fast_commit_blocks: Option<u32>,
     /// Blocks of descriptors whose copies must follow.
     pub stale_copies: std::collections::BTreeSet<u32>,
     /// The copies of a block of descriptors that were read last.
@@ -90,6 +92,7 @@ impl Checker {
             reindex: std::collections::BTreeSet::new(),
             new_journal: None,
             log_blocks: None,
+            fast_commit_blocks: None,
             stale_copies: std::collections::BTreeSet::new(),
             copies_read: std::cell::RefCell::default(),
             raised_marks: std::collections::BTreeMap::new(),

@@ -11,7 +11,7 @@ use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::{BlockNo, FileKind, FormatError, Ino, Inode};
 
 use super::CheckError;
-use super::context::Checker;
+use super::context::{Checker, decode_lenient};
 use super::mapping::{Collect, MapSink, Piece, Walk};
 
 /// A name of a directory, and what it names.
@@ -68,10 +68,24 @@ impl Checker {
         dotdot: Ino,
         names: &[Name],
     ) -> Result<bool, CheckError> {
-        let Some(inode) = self.read_inode(dir)? else {
+        match self.read_raw_inode(dir)? {
+            Some(raw) => self.rewrite_directory_as(dir, raw, dotdot, names),
+            None => Ok(false),
+        }
+    }
+
+    /// The same, of a directory whose inode becomes one with these bytes.
+    pub fn rewrite_directory_as(
+        &mut self,
+        dir: Ino,
+        raw: Vec<u8>,
+        dotdot: Ino,
+        names: &[Name],
+    ) -> Result<bool, CheckError> {
+        let geo = self.geo.clone();
+        let Some(inode) = decode_lenient(&raw, &geo, dir) else {
             return Ok(false);
         };
-        let geo = self.geo.clone();
         let encrypted = inode.flags.contains(InodeFlags::ENCRYPT);
         let casefold = inode.flags.contains(InodeFlags::CASEFOLD);
         let hasher = self.new_hasher(encrypted, casefold);
@@ -113,6 +127,7 @@ impl Checker {
                 self.write(place, bytes);
             }
         }
+        self.write_raw_inode(dir, raw)?;
         let flag = InodeFlags::INDEX.bits();
         self.edit_inode(dir, |edit| {
             edit.flags(flag, if indexed { flag } else { 0 });

@@ -6,6 +6,7 @@ use blockwright_ondisk::ext4::{BlockNo, FileKind, Ino, Inode, htree};
 
 use super::CheckError;
 use super::context::Checker;
+use super::dir_rebuild::Name;
 use super::directories::DirPass;
 use super::htree::Role;
 use super::state::DirInfo;
@@ -155,7 +156,16 @@ impl Checker {
             return Ok(false);
         };
         if inode.flags.contains(InodeFlags::INLINE_DATA) {
-            return self.add_inline_entry(dir, name, ino, kind);
+            if self.add_inline_entry(dir, name, ino, kind)? {
+                return Ok(true);
+            }
+            let more = Name {
+                name: name.to_vec(),
+                ino,
+                kind,
+                stored: None,
+            };
+            return self.move_names_to_blocks(dir, more);
         }
         let format = DirFormat::of(&self.geo, inode.flags);
         let seed = self.geo.inode_seed(dir, inode.generation);
@@ -215,7 +225,8 @@ impl Checker {
             .collect())
     }
 
-    fn add_inline_entry(
+    /// Adds a name to an inline directory, which stays one. Whether there was room.
+    pub fn add_inline_entry(
         &mut self,
         dir: Ino,
         name: &[u8],

@@ -481,7 +481,8 @@ impl Checker {
                 false
             } else {
                 self.remove_name(parent, name)?;
-                if !self.add_entry(parent, name, ino, kind)? {
+                // The record of the directory's inode, which may follow, says that it is inline.
+                if !self.add_inline_entry(parent, name, ino, kind)? {
                     return Ok(Err("a new name does not fit its inline directory"));
                 }
                 true

@@ -1,13 +1,16 @@
-//! Repairs of inline data whose attribute is damaged.
+//! Repairs of inline data: its attribute is damaged, or a directory has no room for another name.
 
-use blockwright_ondisk::ext4::Incompat;
+use blockwright_ondisk::ext4::dir::{DirBlock, DirFormat};
 use blockwright_ondisk::ext4::extent;
 use blockwright_ondisk::ext4::inode::{BLOCK_AREA, InodeFlags};
 use blockwright_ondisk::ext4::xattr::{
     self, INDEX_SYSTEM, INLINE_DATA_NAME, XattrList, XattrValue,
 };
+use blockwright_ondisk::ext4::{FileKind, Incompat, Ino};
 
-use super::context::Checker;
+use super::CheckError;
+use super::context::{Checker, RawEdit};
+use super::dir_rebuild::Name;
 use super::inode_fields::Fields;
 
 impl Checker {
@@ -65,6 +68,16 @@ impl Checker {
 
     /// Makes a file empty whose inline data cannot be read: its name, owner and rights are kept.
     pub fn truncate_inline(&self, fields: &mut Fields) {
+        let (area, flags) = self.empty_map();
+        fields.inode.block = area;
+        fields.inode.size = 0;
+        fields.edit().block_area(&area);
+        fields.edit().size(0, true);
+        fields.set_flags(InodeFlags::INLINE_DATA, flags);
+    }
+
+    /// The mapping of a file without blocks, and the flag that goes with it.
+    fn empty_map(&self) -> ([u8; BLOCK_AREA], InodeFlags) {
         let mut area = [0; BLOCK_AREA];
         let mut flags = InodeFlags::empty();
         if self.geo.features.has_incompat(Incompat::EXTENT)
@@ -72,10 +85,52 @@ impl Checker {
         {
             flags = InodeFlags::EXTENTS;
         }
-        fields.inode.block = area;
-        fields.inode.size = 0;
-        fields.edit().block_area(&area);
-        fields.edit().size(0, true);
-        fields.set_flags(InodeFlags::INLINE_DATA, flags);
+        (area, flags)
+    }
+
+    /// Moves the names of an inline directory to blocks, with one more. Whether there was room; otherwise nothing was changed.
+    pub fn move_names_to_blocks(&mut self, dir: Ino, more: Name) -> Result<bool, CheckError> {
+        let (Some(inode), Some(mut raw)) = (self.read_inode(dir)?, self.read_raw_inode(dir)?)
+        else {
+            return Ok(false);
+        };
+        let parent = inode.block.first_chunk().copied().unwrap_or_default();
+        let parent = Ino(u32::from_le_bytes(parent));
+        let format = DirFormat::of(&self.geo, inode.flags);
+        let mut names = Vec::new();
+        for part in self.inline_parts(&inode, &raw) {
+            let entries = DirBlock::entries_of(&raw[part], format);
+            for entry in entries.iter().map_while(Result::ok) {
+                if !entry.is_used() {
+                    continue;
+                }
+                let kind = match entry.kind {
+                    Some(kind) => Some(kind),
+                    None => self.read_inode(entry.ino)?.and_then(|i| i.kind()),
+                };
+                names.push(Name {
+                    name: entry.name.to_vec(),
+                    ino: entry.ino,
+                    kind: kind.unwrap_or(FileKind::Regular),
+                    stored: entry.stored_hash,
+                });
+            }
+        }
+        names.push(more);
+        if !self.remove_inline_attribute(&inode, &mut raw) {
+            return Ok(false);
+        }
+        let (area, flags) = self.empty_map();
+        let mut edit = RawEdit { raw: &mut raw };
+        edit.block_area(&area);
+        edit.size(0, true);
+        edit.flags(InodeFlags::INLINE_DATA.bits(), flags.bits());
+        if !self.rewrite_directory_as(dir, raw, parent, &names)? {
+            return Ok(false);
+        }
+        if let Some(n) = self.scan.dir_position(dir) {
+            self.scan.dirs[n].inline = false;
+        }
+        Ok(true)
     }
 }

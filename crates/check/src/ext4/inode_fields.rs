@@ -315,8 +315,12 @@ impl Checker {
                 }
             }
         }
+        // Nothing looks at these flags of the volume's own files, except that no journal is encrypted.
+        let quota = self.is_quota_file(ino);
         if flags.contains(InodeFlags::IMAGIC)
             && !f.has_compat(Compat::IMAGIC_INODES)
+            && !quota
+            && ino != Ino::JOURNAL
             && contradiction(self, "imagic without the feature")
         {
             fields.set_flags(InodeFlags::IMAGIC, InodeFlags::empty());
@@ -329,6 +333,7 @@ impl Checker {
         }
         if flags.contains(InodeFlags::ENCRYPT)
             && !f.has_incompat(Incompat::ENCRYPT)
+            && !quota
             && contradiction(self, "encrypted without the feature")
         {
             fields.set_flags(InodeFlags::ENCRYPT, InodeFlags::empty());

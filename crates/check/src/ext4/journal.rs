@@ -5,11 +5,12 @@
 
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::jbd2::{
-    JournalIncompat, JournalSuperblock, RawJournalSuperblock, SUPERBLOCK_SIZE,
+    DEFAULT_FAST_COMMIT_BLOCKS, JournalIncompat, JournalSuperblock, RawJournalSuperblock,
+    SUPERBLOCK_SIZE,
 };
 use blockwright_ondisk::ext4::superblock::RawSuperblock;
 use blockwright_ondisk::ext4::{
-    BlockNo, Compat, FileKind, Incompat, Ino, Inode, Superblock, extent,
+    BlockNo, Compat, FileKind, FormatError, Incompat, Ino, Inode, Superblock, extent,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -32,6 +33,16 @@ const KNOWN: JournalIncompat = JournalIncompat::REVOKE
     .union(JournalIncompat::CSUM_V2)
     .union(JournalIncompat::CSUM_V3)
     .union(JournalIncompat::FAST_COMMIT);
+
+/// Gives a journal this many blocks of fast commits.
+fn set_fast_commit_blocks(raw: &mut RawJournalSuperblock, blocks: u32) {
+    raw.num_fc_blks.set(blocks);
+    if blocks == 0 {
+        let incompat = raw.feature_incompat.get();
+        let without = incompat & !JournalIncompat::FAST_COMMIT.bits();
+        raw.feature_incompat.set(without);
+    }
+}
 
 impl Checker {
     /// Replays the journal, or says why it cannot be.
@@ -81,8 +92,9 @@ impl Checker {
         let Some(place) = pieces.first().map(|p| p.physical) else {
             return Ok(());
         };
-        let bytes = self.store.read(place, "journal superblock")?;
+        let mut bytes = self.store.read(place, "journal superblock")?;
         let blocks = pieces.last().map_or(0, Piece::end);
+        self.check_fast_commit_area(&mut bytes, blocks);
         let head = match self.journal_head(&bytes, blocks) {
             Ok(head) => {
                 self.check_log_length(&head, blocks);
@@ -119,6 +131,46 @@ impl Checker {
         }
     }
 
+    /// The kernel uses no journal whose blocks of fast commits leave a log that is shorter than the shortest journal there can be. Everything else is
+    /// looked at with fewer of them.
+    fn check_fast_commit_area(&mut self, bytes: &mut [u8], blocks: u64) {
+        let Ok((mut raw, _)) = RawJournalSuperblock::read_from_prefix(bytes) else {
+            return;
+        };
+        let incompat = JournalIncompat::from_bits_retain(raw.feature_incompat.get());
+        let head = JournalSuperblock::parse(bytes, Some(blocks));
+        let possible = matches!(
+            head,
+            Ok(_) | Err(FormatError::JournalFirst { .. } | FormatError::JournalStart { .. })
+        );
+        // Version 1 has no features.
+        let second = raw.header.blocktype.get() == 4;
+        if !possible || !second || !incompat.contains(JournalIncompat::FAST_COMMIT) {
+            return;
+        }
+        let len = match u64::from(raw.maxlen.get()) {
+            len if len < JOURNAL_BLOCKS_MIN => blocks,
+            len => len,
+        };
+        let found = match raw.num_fc_blks.get() {
+            0 => DEFAULT_FAST_COMMIT_BLOCKS,
+            found => found,
+        };
+        if len < JOURNAL_BLOCKS_MIN || len >= JOURNAL_BLOCKS_MIN + u64::from(found) {
+            return;
+        }
+        let room = (len - JOURNAL_BLOCKS_MIN).min(u64::from(DEFAULT_FAST_COMMIT_BLOCKS)) as u32;
+        let field = "number of blocks of fast commits";
+        if self.problem(IssueKind::JournalField { field, found }) {
+            self.fast_commit_blocks = Some(room);
+        }
+        set_fast_commit_blocks(&mut raw, room);
+        raw.set_checksum();
+        if let Some(dest) = bytes.get_mut(..SUPERBLOCK_SIZE) {
+            dest.copy_from_slice(raw.as_bytes());
+        }
+    }
+
     /// The same for a journal on a device of its own. Without it nothing that waits to be replayed may be ignored: a
     /// later replay would undo every repair.
     fn recover_external(&mut self) -> Result<(), CheckError> {
@@ -146,8 +198,9 @@ impl Checker {
             return Err(refuse("it is the journal of another volume".to_owned()));
         }
         let place = BlockNo(geo.super_block().0 + 1);
-        let bytes = store.read(place, "journal superblock")?;
+        let mut bytes = store.read(place, "journal superblock")?;
         let blocks = raw.blocks_count().min(store.blocks());
+        self.check_fast_commit_area(&mut bytes, blocks);
         let pieces = [Piece {
             logical: 0,
             physical: BlockNo(0),
@@ -179,7 +232,8 @@ impl Checker {
         {
             self.store_journal_head(place, bytes, head.sequence)?;
         }
-        if self.log_blocks.is_some() && head.start.is_none() {
+        let mended = self.log_blocks.is_some() || self.fast_commit_blocks.is_some();
+        if mended && head.start.is_none() {
             let bytes = self.log_store().read(place, "journal superblock")?;
             self.store_journal_head(place, bytes, head.sequence)?;
         }
@@ -463,6 +517,9 @@ impl Checker {
             if let Some(blocks) = self.log_blocks.take() {
                 raw.maxlen.set(blocks);
                 raw.first.set(1);
+            }
+            if let Some(blocks) = self.fast_commit_blocks.take() {
+                set_fast_commit_blocks(&mut raw, blocks);
             }
             raw.set_checksum();
             bytes[..SUPERBLOCK_SIZE].copy_from_slice(raw.as_bytes());

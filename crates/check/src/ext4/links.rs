@@ -24,6 +24,13 @@ impl Checker {
         named.map(|(_, n)| Ino(n.get())).filter(|ino| ino.0 != 0)
     }
 
+    /// Whether an inode is a quota file of the volume.
+    pub fn is_quota_file(&self, ino: Ino) -> bool {
+        let sb = &self.sb;
+        let files = [sb.usr_quota_inum, sb.grp_quota_inum, sb.prj_quota_inum];
+        self.geo.features.has_ro_compat(RoCompat::QUOTA) && files.iter().any(|n| n.get() == ino.0)
+    }
+
     /// Whether an inode is one of these.
     pub fn is_hidden(&self, ino: Ino) -> bool {
         self.hidden_inodes().any(|hidden| hidden == ino)

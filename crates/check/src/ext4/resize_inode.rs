@@ -9,6 +9,7 @@ use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, Ino, Inode, RawSuperbl
 use super::CheckError;
 use super::context::Checker;
 use super::issue::IssueKind;
+use super::mapping::DIRECT;
 
 /// Copies of the superblock that are asked for the number of reserved blocks.
 const COPIES_ASKED: usize = 4;
@@ -130,7 +131,7 @@ impl Checker {
             } else {
                 // Another owner of this block gets a copy.
                 self.scan.claim_metadata(dind, 1);
-                self.resize_list_problem(inode, dind)?
+                self.resize_list_problem(inode, dind, size)?
             }
         };
         let Some(what) = what else {
@@ -163,6 +164,7 @@ impl Checker {
         &self,
         inode: &Inode,
         dind: BlockNo,
+        size: u64,
     ) -> Result<Option<&'static str>, CheckError> {
         let geo = &self.geo;
         let list = self.store.read(dind, "resize inode")?;
@@ -178,14 +180,23 @@ impl Checker {
             return Ok(Some("wrong list of reserved blocks"));
         }
         let mut blocks = 1u64;
+        // The last block that is mapped. Its beginning at least is inside of the file, as e2fsck has it.
+        let mut last = 0;
         for n in 0..geo.reserved_gdt_blocks {
             let primary = BlockNo(first + u64::from(n));
             let bytes = self.store.read(primary, "resize inode")?;
             let copies = self.resize_copies(n);
             blocks += 1 + copies.len() as u64;
+            if !copies.is_empty() {
+                let slot = (geo.desc_blocks as usize + n as usize) % per;
+                last = last.max(DIRECT as usize + per + slot * per + copies.len() - 1);
+            }
             if (0..per).any(|i| word(&bytes, i) != copies.get(i).copied().unwrap_or(0)) {
                 return Ok(Some("wrong list of copies"));
             }
+        }
+        if size < (last as u64) << geo.block_bits {
+            return Ok(Some("smaller than its blocks"));
         }
         let sectors = (blocks << geo.cluster_bits) << (geo.block_bits - 9);
         Ok((inode.sectors != sectors).then_some("wrong number of sectors"))

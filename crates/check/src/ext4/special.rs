@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use blockwright_ondisk::ext4::extent;
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::{BlockNo, Compat, FileKind, GroupFlags, Ino, Inode, RoCompat};
 
@@ -9,6 +10,10 @@ use super::CheckError;
 use super::context::{Checker, RawEdit};
 use super::inode_fields::Fields;
 use super::issue::IssueKind;
+use super::mapping::{Collect, Walk};
+
+/// Most blocks that a list of bad blocks has extents of.
+const BAD_EXTENTS_MAX: u64 = 1 << 16;
 
 /// What the list of bad blocks names.
 #[derive(Default)]
@@ -50,13 +55,7 @@ impl Checker {
         bad_sum: bool,
     ) -> Result<(), CheckError> {
         let f = self.geo.features;
-        let is_quota = f.has_ro_compat(RoCompat::QUOTA)
-            && [
-                self.sb.usr_quota_inum.get(),
-                self.sb.grp_quota_inum.get(),
-                self.sb.prj_quota_inum.get(),
-            ]
-            .contains(&ino.0);
+        let is_quota = self.is_quota_file(ino);
         let is_journal = f.has_compat(Compat::HAS_JOURNAL) && self.sb.journal_inum.get() == ino.0;
         if ino == Ino::BAD {
             self.check_bad_blocks(ino, raw, inode)?;
@@ -251,9 +250,9 @@ impl Checker {
     fn check_bad_blocks(&mut self, ino: Ino, raw: &[u8], inode: &Inode) -> Result<(), CheckError> {
         let odd = inode.mode != 0
             || inode.links != 0
-            || (inode.flags).intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
-            || inode.file_acl.0 != 0
+            || inode.flags.contains(InodeFlags::INLINE_DATA)
             // e2fsck looks at the low halves.
+            || inode.file_acl.0 as u32 != 0
             || inode.uid & 0xFFFF != 0
             || inode.gid & 0xFFFF != 0;
         if odd
@@ -269,6 +268,9 @@ impl Checker {
         }
         // Nothing reads the sector count of its inode: tools leave the list itself out of it.
         let mut list = BadList::default();
+        if inode.flags.contains(InodeFlags::EXTENTS) {
+            return self.check_bad_extents(ino, raw, inode, list);
+        }
         // Blocks of the list first: a number that is both a block of the list and on it leads to more of them.
         for n in (12..15).chain(0..12) {
             let level = n.max(11) - 11;
@@ -295,6 +297,90 @@ impl Checker {
             }
         }
         Ok(())
+    }
+
+    /// A list of bad blocks that says it has extents. e2fsck takes such a list, and what is no extent for nothing. Blocks that the bitmaps call used are
+    /// a list whose flag is the damage.
+    fn check_bad_extents(
+        &mut self,
+        ino: Ino,
+        raw: &[u8],
+        inode: &Inode,
+        mut list: BadList,
+    ) -> Result<(), CheckError> {
+        let magic = inode.block[..2] == extent::MAGIC.to_le_bytes();
+        if !magic && self.lists_used_blocks(inode)? {
+            let flags = inode.flags.bits();
+            let what = "extents, but a list of bad blocks";
+            let inode = Inode {
+                flags: inode.flags - InodeFlags::EXTENTS,
+                ..inode.clone()
+            };
+            let mut raw = raw.to_vec();
+            let mut edit = RawEdit { raw: &mut raw };
+            edit.flags(InodeFlags::EXTENTS.bits(), 0);
+            if self.problem(IssueKind::InodeFlags { ino, flags, what }) {
+                self.write_raw_inode(ino, raw.clone())?;
+            }
+            return self.check_bad_blocks(ino, &raw, &inode);
+        }
+        if !magic {
+            return Ok(());
+        }
+        let mut map = Collect::default();
+        let walk = Walk {
+            store: &self.store,
+            geo: &self.geo,
+            ino,
+            inode,
+        };
+        walk.run(&mut map)?;
+        let words = |block: u64| (block as u32).to_le_bytes();
+        let count: u64 = map.pieces.iter().map(|p| u64::from(p.len)).sum();
+        if count <= BAD_EXTENTS_MAX {
+            for block in &map.tree {
+                self.read_bad_list(&mut list, &words(block.0), 0)?;
+            }
+            let blocks = map.pieces.iter();
+            for block in blocks.flat_map(|p| (0..u64::from(p.len)).map(|n| p.physical.0 + n)) {
+                self.read_bad_list(&mut list, &words(block), 0)?;
+            }
+        }
+        let wrong = !(list.wrong.is_empty() && list.repeated.is_empty());
+        let what = "list of bad blocks names metadata, blocks outside of the volume, or some twice";
+        if (wrong || count > BAD_EXTENTS_MAX)
+            && self.problem(IssueKind::InodeReserved { ino, what })
+        {
+            return self.clear_inode(ino);
+        }
+        Ok(())
+    }
+
+    /// Whether an inode's direct blocks are all possible bad blocks, and the bitmaps on the device call one of them used.
+    fn lists_used_blocks(&self, inode: &Inode) -> Result<bool, CheckError> {
+        let words = inode.block.chunks_exact(4).take(12);
+        let blocks = words.map(|w| u64::from(u32::from_le_bytes([w[0], w[1], w[2], w[3]])));
+        let blocks: Vec<BlockNo> = blocks.filter(|b| *b != 0).map(BlockNo).collect();
+        let possible =
+            |b: &BlockNo| self.geo.contains_run(*b, 1) && !self.scan.metadata.contains(*b);
+        if !blocks.iter().all(possible) {
+            return Ok(false);
+        }
+        for block in blocks {
+            let Some((group, offset)) = self.geo.split_block(block) else {
+                continue;
+            };
+            let place = self.descs[group.0 as usize].block_bitmap;
+            if !self.geo.contains_run(place, 1) {
+                continue;
+            }
+            let bitmap = self.store.read(place, "block bitmap")?;
+            let bit = (offset >> self.geo.cluster_bits) as usize;
+            if bitmap.get(bit / 8).is_some_and(|b| b >> (bit % 8) & 1 != 0) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Reads words of the list of bad blocks, which are `level` levels above what they name, and

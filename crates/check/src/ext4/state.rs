@@ -157,6 +157,16 @@ impl std::ops::AddAssign for Values {
     }
 }
 
+/// Hashes of the contents of inodes that hold attribute values.
+#[derive(Default)]
+pub(super) struct ValueSums {
+    /// By inode; `None` where the contents were not read.
+    pub by_inode: HashMap<u32, Option<u32>>,
+    /// Bytes that were read for them, without and in holes of a sparse image.
+    pub read: u64,
+    pub holes: u64,
+}
+
 /// Space and inodes of one owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Usage {
@@ -182,6 +192,7 @@ pub(super) struct Scan {
     pub ea_blocks: BTreeMap<u64, EaBlock>,
     /// References to inodes that hold attribute values.
     pub ea_refs: HashMap<u32, u64>,
+    pub value_sums: ValueSums,
     /// Inodes that hold attribute values, and do not say so.
     pub holders_to_mark: BTreeSet<u32>,
     /// Bitmaps that must be given another place.
@@ -240,6 +251,7 @@ impl Scan {
             dir_runs: Vec::new(),
             ea_blocks: BTreeMap::new(),
             ea_refs: HashMap::new(),
+            value_sums: ValueSums::default(),
             holders_to_mark: BTreeSet::new(),
             relocate: Vec::new(),
             remap: BTreeSet::new(),

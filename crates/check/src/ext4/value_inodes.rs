@@ -2,16 +2,18 @@
 
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::xattr::{XattrEntry, XattrValue};
-use blockwright_ondisk::ext4::{FileKind, Incompat, Ino, Inode};
+use blockwright_ondisk::ext4::{BlockNo, FileKind, Incompat, Ino, Inode};
 
 use super::CheckError;
 use super::context::Checker;
 use super::issue::IssueKind;
-use super::mapping::{Collect, Walk};
-use super::state::Values;
+use super::mapping::{Collect, MapSink, Piece, Walk};
+use super::state::{ValueSums, Values};
 
 /// Largest value in an inode of its own that is read to verify its hash.
 const VALUE_READ_MAX: u64 = 1 << 20;
+/// Bytes of values in holes of a sparse image that are read: there, a small image has room for any number of values.
+const HOLES_READ_MAX: u64 = 1 << 28;
 
 /// What is wrong with an inode that an attribute says holds its value.
 pub(super) enum ValueFault {
@@ -19,6 +21,38 @@ pub(super) enum ValueFault {
     Wrong(&'static str),
     /// The value is there, in an inode that does not say so.
     Denied(&'static str),
+}
+
+/// The first blocks of an inode.
+struct Beginning<'a> {
+    map: Collect,
+    /// Blocks of data that are still wanted.
+    wanted: u64,
+    /// Bytes of a block.
+    block: u64,
+    /// Bytes read in this round, and the most that may be.
+    read: &'a mut u64,
+    most: u64,
+}
+
+impl MapSink for Beginning<'_> {
+    fn tree(&mut self, block: BlockNo) -> bool {
+        if self.wanted == 0 || *self.read >= self.most {
+            return false;
+        }
+        *self.read += self.block;
+        self.map.tree(block)
+    }
+
+    fn piece(&mut self, piece: Piece) {
+        let len = u64::from(piece.len).min(self.wanted) as u32;
+        self.wanted -= u64::from(len);
+        if len > 0 {
+            self.map.piece(Piece { len, ..piece });
+        }
+    }
+
+    fn problem(&mut self, _: IssueKind) {}
 }
 
 impl Checker {
@@ -100,7 +134,7 @@ impl Checker {
     /// What is wrong with the inode that holds the value of an attribute. The hash in the attribute decides whether the inode
     /// is the right one, whatever it says of itself.
     pub(super) fn value_fault(
-        &self,
+        &mut self,
         owner: Ino,
         entry: &XattrEntry<'_>,
         value: Ino,
@@ -128,7 +162,7 @@ impl Checker {
         }
         let hash = inode.ea_inode_hash();
         let hashed = entry.verify_hash(Some(hash)).is_ok();
-        let read = hashed && inode.size <= VALUE_READ_MAX;
+        let mut read = hashed && inode.size <= VALUE_READ_MAX;
         if !hashed {
             if !self.points_back(owner, &inode)? {
                 return wrong(if marked {
@@ -137,8 +171,13 @@ impl Checker {
                     unmarked
                 });
             }
-        } else if marked && read && self.value_hash(value, &inode)? != hash {
-            return wrong("the value does not match its hash");
+        } else if marked && read {
+            match self.value_hash(value, &inode)? {
+                Some(found) if found != hash => {
+                    return wrong("the value does not match its hash");
+                }
+                found => read = found.is_some(),
+            }
         }
         // Of an inode without the mark, other flags may be missing, too: the value is read by the next round.
         if !marked {
@@ -153,9 +192,22 @@ impl Checker {
         }
     }
 
-    /// The hash of a value in an inode of its own.
-    fn value_hash(&self, value: Ino, inode: &Inode) -> Result<u32, CheckError> {
-        let mut map = Collect::default();
+    /// The hash of a value in an inode of its own, read once however many attributes have it. `None`: not read, because more was
+    /// read than values that share no block can have.
+    fn value_hash(&mut self, value: Ino, inode: &Inode) -> Result<Option<u32>, CheckError> {
+        if let Some(sum) = self.scan.value_sums.by_inode.get(&value.0) {
+            return Ok(*sum);
+        }
+        let block = u64::from(self.geo.block_size);
+        let most = self.geo.blocks_count.saturating_mul(block);
+        let ValueSums { read, holes, .. } = &mut self.scan.value_sums;
+        let mut map = Beginning {
+            map: Collect::default(),
+            wanted: inode.size.div_ceil(block),
+            block,
+            read,
+            most,
+        };
         let walk = Walk {
             store: &self.store,
             geo: &self.geo,
@@ -164,18 +216,27 @@ impl Checker {
         };
         walk.run(&mut map)?;
         let mut bytes = Vec::new();
-        for piece in &map.pieces {
-            if bytes.len() as u64 >= inode.size || u64::from(piece.len) > VALUE_READ_MAX {
+        let mut enough = *map.read < most;
+        for piece in map.map.pieces {
+            let count = u64::from(piece.len);
+            let (sum, most) = match self.store.is_hole(piece.physical, count) {
+                true => (&mut *holes, HOLES_READ_MAX),
+                false => (&mut *map.read, most),
+            };
+            *sum += count * block;
+            enough &= *sum <= most;
+            if !enough {
                 break;
             }
-            let len = u64::from(piece.len);
             bytes.extend(
                 self.store
-                    .read_run(piece.physical, len, "attribute value")?,
+                    .read_run(piece.physical, count, "attribute value")?,
             );
         }
         bytes.truncate(inode.size as usize);
-        Ok(self.geo.seed.ea_inode_value(&bytes))
+        let sum = enough.then(|| self.geo.seed.ea_inode_value(&bytes));
+        self.scan.value_sums.by_inode.insert(value.0, sum);
+        Ok(sum)
     }
 
     /// After all inodes were seen: how many attributes refer to each inode that holds a value.

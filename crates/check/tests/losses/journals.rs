@@ -1,12 +1,13 @@
 //! Damaged journals.
 
+use blockwright_check::Mode;
 use blockwright_check::ext4::IssueKind;
 use blockwright_ondisk::ext4::jbd2::RawJournalSuperblock;
 use blockwright_ondisk::ext4::{BlockNo, Compat, Ino};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::common::volume::Volume;
-use crate::common::{Lab, tools, verify};
+use crate::common::{Lab, repair, show, tools, verify};
 use crate::judge::{Damage, judge, listing};
 
 /// A volume with three transactions in its journal: the root directory's block as something else
@@ -260,4 +261,78 @@ fn logs_get_their_length_back() {
             }
         }
     }
+}
+
+/// Blocks of fast commits may leave no log shorter than the shortest journal: the kernel does not mount such a volume. What waits in the log is
+/// replayed, and the number becomes one that leaves room.
+#[test]
+fn blocks_of_fast_commits_leave_a_log() {
+    use blockwright_ondisk::ext4::jbd2::JournalIncompat;
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut wrong = Vec::new();
+    for size in ["size=1", "size=2"] {
+        for sums in ["^metadata_csum", "metadata_csum"] {
+            let features = format!("fast_commit,{sums}");
+            let args = ["-t", "ext4", "-b", "1024", "-O", &features, "-J", size];
+            let open = if sums.starts_with('^') { "jo" } else { "jo -c" };
+            let clean = Volume::new(lab.make("8M", &args).unwrap());
+            let (waiting, target, new) = logged(&lab, &args, open);
+            for (v, waits) in [(clean, false), (waiting, true)] {
+                let at = v.at(v.blocks(Ino::JOURNAL)[0]);
+                let head = |v: &Volume| {
+                    let (raw, _) = RawJournalSuperblock::read_from_prefix(&v.image[at..]).unwrap();
+                    raw
+                };
+                let len = head(&v).maxlen.get();
+                let most = len - 1024;
+                let expected = listing(&lab, &repair(&v.image, Mode::Yes).1);
+                let numbers = [1, most, most + 1, len - 3, len, len + 7, u32::MAX];
+                for n in numbers.into_iter().filter(|n| *n > 0) {
+                    let mut v = v.clone();
+                    let mut raw = head(&v);
+                    let flag = raw.feature_incompat.get() | JournalIncompat::FAST_COMMIT.bits();
+                    raw.feature_incompat.set(flag);
+                    raw.num_fc_blks.set(n);
+                    raw.set_checksum();
+                    v.image[at..at + 1024].copy_from_slice(raw.as_bytes());
+                    let what = format!("{features} {size}: {n} of {len}, waits: {waits}");
+                    let report = verify(&v.image).unwrap();
+                    if report.is_clean() != (n <= most) {
+                        wrong.push(format!("{what}: found\n{}", show(&report)));
+                    }
+                    // With the flag of fast commits, e2fsck does not replay these transactions.
+                    let ours = match waits {
+                        true => repair(&v.image, Mode::Yes).1,
+                        false => {
+                            let (mut bad, ours) = judge(&lab, &what, &v.image);
+                            wrong.append(&mut bad);
+                            ours
+                        }
+                    };
+                    let again = verify(&ours).unwrap();
+                    let (code, text) = lab.e2fsck(&ours);
+                    if !again.is_clean() || code != 0 || listing(&lab, &ours) != expected {
+                        wrong.push(format!("{what}: then {}-- e2fsck {text}", show(&again)));
+                    }
+                    let mut ours = Volume::new(ours);
+                    let raw = head(&ours);
+                    let incompat = JournalIncompat::from_bits_retain(raw.feature_incompat.get());
+                    let fast = match incompat.contains(JournalIncompat::FAST_COMMIT) {
+                        true => raw.num_fc_blks.get(),
+                        false => 0,
+                    };
+                    if raw.maxlen.get() != len || fast > most || n <= most && fast != n {
+                        wrong.push(format!("{what}: {fast} of {}", raw.maxlen.get()));
+                    }
+                    if waits && ours.block(target) != new {
+                        wrong.push(format!("{what}: the log was not replayed"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

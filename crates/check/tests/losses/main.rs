@@ -4,10 +4,12 @@
 //! both checkers call ours clean, and each path that e2fsck kept is there with the same bytes.
 
 use blockwright_test_support::lab as common;
+mod encryption;
 mod features;
 mod inodes;
 mod journals;
 mod judge;
+mod reconnected;
 mod reserved;
 mod values;
 mod whole;

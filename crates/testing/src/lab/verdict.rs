@@ -95,6 +95,12 @@ fn why_silent(kind: &IssueKind) -> Option<&'static str> {
         IssueKind::JournalField { field, .. } if field.starts_with("length") => {
             Some("it takes any shorter length; the kernel uses no log of less than 1024 blocks")
         }
+        IssueKind::JournalField { field, .. } if field.ends_with("fast commits") => {
+            Some("it does not mind more than the journal has; the kernel mounts no such volume")
+        }
+        IssueKind::JournalInode { what, .. } if what.starts_with("its size is not") => {
+            Some("it looks at the low half of the size")
+        }
         IssueKind::HashFlavourMissing => {
             Some("it adds the flag, and tells of it only then; the kernel adds one by its own kind")
         }
