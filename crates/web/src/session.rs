@@ -327,3 +327,242 @@ impl Session {
 fn closed() -> Error {
     Error::new(ErrorKind::Invalid, "no volume is open")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blockwright::{Format, VolumeBuilder};
+    use serde_json::{Value, json};
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    /// A session on an image, and what it tells.
+    struct Seen {
+        session: Session,
+        events: Arc<Mutex<Vec<Value>>>,
+    }
+
+    impl Seen {
+        fn of(image: &Path) -> Self {
+            let events = Arc::new(Mutex::new(Vec::new()));
+            let told = Arc::clone(&events);
+            let tell = move |event: &Event| {
+                let event = serde_json::to_value(event).expect("an event is JSON");
+                told.lock().expect("no panic").push(event);
+            };
+            Seen {
+                session: Session::new(image, Arc::new(tell)),
+                events,
+            }
+        }
+
+        fn bytes(&mut self, request: &Value) -> Result<Vec<u8>> {
+            let mut out = Vec::new();
+            let request = serde_json::to_vec(request).expect("JSON");
+            self.session.answer(&request, &mut out).map(|()| out)
+        }
+
+        fn ask(&mut self, request: Value) -> Value {
+            let answer = self.bytes(&request);
+            let answer = answer.unwrap_or_else(|e| panic!("{request}: {e}"));
+            serde_json::from_slice(&answer).expect("JSON")
+        }
+
+        fn refused(&mut self, request: Value) -> String {
+            let error = self.bytes(&request).expect_err("refused");
+            error.to_string()
+        }
+
+        fn open(image: &Path) -> Self {
+            let mut seen = Seen::of(image);
+            seen.ask(json!({"op": "open", "name": "the image"}));
+            seen.ask(json!({"op": "volume", "part": null}));
+            seen
+        }
+
+        fn events_of(&self, kind: &str) -> usize {
+            let events = self.events.lock().expect("no panic");
+            events.iter().filter(|e| e["event"] == kind).count()
+        }
+    }
+
+    fn volume(path: &Path, format: Format) -> PathBuf {
+        let image = path.join(format!("{format}.img"));
+        let made = VolumeBuilder::new().format(format).size(64 << 20);
+        made.label("labelled").create(&image).expect("made");
+        let volume = Volume::open(&image).expect("opened");
+        volume.create_dir("/folder").expect("made");
+        volume.write("/folder/file", b"contents").expect("written");
+        volume.write("/100%", b"percent").expect("written");
+        volume.symlink("folder", "/to folder").expect("made");
+        volume.symlink("nowhere", "/broken").expect("made");
+        volume.close().expect("closed");
+        image
+    }
+
+    #[test]
+    fn a_volume_is_browsed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for format in [Format::Ext4, Format::F2fs] {
+            let image = volume(dir.path(), format);
+            let before = std::fs::read(&image).expect("the image");
+            let mut seen = Seen::of(&image);
+            let opened = seen.ask(json!({"op": "open", "name": "x"}));
+            assert_eq!(opened["container"], "raw");
+            assert_eq!(opened["bytes"], 64 << 20);
+            assert_eq!(opened["table"], Value::Null);
+            let about = seen.ask(json!({"op": "volume", "part": null}));
+            assert_eq!(about["format"], format.to_string());
+            assert_eq!(about["label"], "labelled");
+            assert!(about["freeBytes"].as_u64() < about["bytes"].as_u64());
+            let list = seen.ask(json!({"op": "list", "path": "/", "first": 0, "count": 100}));
+            let entries = list["entries"].as_array().expect("a list");
+            assert_eq!(list["total"].as_u64(), Some(entries.len() as u64));
+            let entry = |name: &str| {
+                let found = entries.iter().find(|e| e["name"] == name);
+                found.unwrap_or_else(|| panic!("{name}: {list}"))
+            };
+            assert_eq!(entry("folder")["kind"], "directory");
+            // Directories come first.
+            assert_eq!(entries[0]["kind"], "directory");
+            assert_eq!(entry("100%25")["size"], 7);
+            let link = entry("to folder");
+            assert_eq!(
+                (&link["target"], &link["leadsTo"]),
+                (&json!("folder"), &json!("directory"))
+            );
+            assert_eq!(entry("broken")["leadsTo"], Value::Null);
+            // A part of it, from the same listing.
+            let part = seen.ask(json!({"op": "list", "path": "/", "first": 1, "count": 1}));
+            assert_eq!(part["entries"][0]["name"], entries[1]["name"]);
+            // Through the link, in pieces, and behind the end.
+            for (offset, bytes, expected) in [
+                (0, 100, &b"contents"[..]),
+                (3, 2, b"te"),
+                (8, 5, b""),
+                (u64::MAX >> 1, 5, b""),
+            ] {
+                let request = json!({"op": "read", "path": "/to folder/file", "offset": offset, "bytes": bytes});
+                assert_eq!(seen.bytes(&request).expect("read"), expected);
+            }
+            let request =
+                json!({"op": "read", "path": "/100%25", "offset": 0, "bytes": 1u64 << 40});
+            assert_eq!(seen.bytes(&request).expect("read"), b"percent");
+            let tar = seen.bytes(&json!({"op": "export", "path": "/folder"}));
+            let tar = tar.expect("exported");
+            assert!(tar.windows(8).any(|w| w == b"contents"));
+            assert_eq!((tar.len() % 512, seen.events_of("exported")), (0, 1));
+            assert!(std::fs::read(&image).expect("the image") == before);
+        }
+    }
+
+    #[test]
+    fn a_volume_is_checked_and_drawn() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for format in [Format::Ext4, Format::F2fs] {
+            let image = volume(dir.path(), format);
+            let mut seen = Seen::open(&image);
+            let found = seen.ask(json!({"op": "check"}));
+            assert_eq!(
+                (&found["clean"], &found["files"]),
+                (&json!(true), &json!(2))
+            );
+            assert!(seen.events_of("progress") > 0);
+            let map = seen.ask(json!({"op": "map"}));
+            assert!(
+                map["svg"]
+                    .as_str()
+                    .is_some_and(|svg| svg.starts_with("<svg"))
+            );
+            let kinds = map["kinds"].as_array().expect("a list").iter();
+            let bytes: u64 = kinds.filter_map(|kind| kind["bytes"].as_u64()).sum();
+            assert_eq!(bytes, 64 << 20);
+            let page = seen.bytes(&json!({"op": "map-page"})).expect("a page");
+            assert!(String::from_utf8_lossy(&page).contains("the image"));
+        }
+    }
+
+    /// What does not open is checked and drawn all the same.
+    #[test]
+    fn a_damaged_volume_is_told() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let image = volume(dir.path(), Format::Ext4);
+        let mut bytes = std::fs::read(&image).expect("the image");
+        // Of the descriptors of groups, in blocks of 1024 bytes.
+        bytes[2048..4096].fill(0xA5);
+        std::fs::write(&image, &bytes).expect("written");
+        let mut seen = Seen::of(&image);
+        seen.ask(json!({"op": "open", "name": "x"}));
+        let told = seen.refused(json!({"op": "volume", "part": null}));
+        assert!(!told.is_empty());
+        let found = seen.ask(json!({"op": "check"}));
+        assert_eq!(found["clean"], false, "{found}");
+        assert!(!found["issues"].as_array().expect("a list").is_empty());
+        let refused = seen.refused(json!({"op": "list", "path": "/", "first": 0, "count": 1}));
+        assert!(refused.contains("no volume is open"), "{refused}");
+    }
+
+    #[test]
+    fn requests_that_cannot_be_answered_are_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let image = volume(dir.path(), Format::Ext4);
+        let mut seen = Seen::of(&image);
+        for early in [
+            json!({"op": "volume", "part": null}),
+            json!({"op": "list", "path": "/", "first": 0, "count": 1}),
+            json!({"op": "read", "path": "/x", "offset": 0, "bytes": 1}),
+            json!({"op": "export", "path": "/"}),
+            json!({"op": "check"}),
+            json!({"op": "map"}),
+            json!({"op": "map-page"}),
+        ] {
+            let told = seen.refused(early);
+            assert!(told.contains("no volume is open"), "{told}");
+        }
+        let mut seen = Seen::open(&image);
+        for (wrong, part) in [
+            (json!({"op": "nonsense"}), "the request"),
+            (json!(7), "the request"),
+            (
+                json!({"op": "read", "path": "/%zz", "offset": 0, "bytes": 1}),
+                "coded",
+            ),
+            (
+                json!({"op": "read", "path": "/none", "offset": 0, "bytes": 1}),
+                "/none",
+            ),
+            (
+                json!({"op": "read", "path": "/folder", "offset": 0, "bytes": 1}),
+                "is a directory",
+            ),
+            (
+                json!({"op": "list", "path": "/100%25", "first": 0, "count": 1}),
+                "100%",
+            ),
+            (json!({"op": "export", "path": "/none"}), "none"),
+            (json!({"op": "volume", "part": 3}), ""),
+        ] {
+            let told = seen.refused(wrong.clone());
+            assert!(told.contains(part) && !told.is_empty(), "{wrong}: {told}");
+        }
+        // An answer that was refused leaves the session as it was, but for another choice of volume.
+        seen.ask(json!({"op": "volume", "part": null}));
+        seen.ask(json!({"op": "list", "path": "/folder", "first": 0, "count": usize::MAX}));
+    }
+
+    #[test]
+    fn what_is_no_image_is_told() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut seen = Seen::of(&dir.path().join("none"));
+        assert!(!seen.refused(json!({"op": "open", "name": "x"})).is_empty());
+        let noise = dir.path().join("noise");
+        std::fs::write(&noise, vec![0x5A; 1 << 20]).expect("written");
+        let mut seen = Seen::of(&noise);
+        seen.ask(json!({"op": "open", "name": "x"}));
+        assert!(
+            !seen
+                .refused(json!({"op": "volume", "part": null}))
+                .is_empty()
+        );
+    }
+}
