@@ -97,8 +97,14 @@ const BZIP2: &[u8] = b"BZh";
 /// So much behind an end mark is looked at in a file: what is none has its magic in there.
 const REST_BYTES_MAX: u64 = 1 << 20;
 
+/// Whether a stream of zstd begins so: with a frame, or with one to be skipped, as pzstd writes it.
+fn is_zstd(magic: &[u8]) -> bool {
+    let skipped = matches!(magic, [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..]);
+    magic.starts_with(ZSTD) || skipped
+}
+
 fn compressed(magic: &[u8]) -> bool {
-    [GZIP, ZSTD, XZ, BZIP2].iter().any(|m| magic.starts_with(m))
+    is_zstd(magic) || [GZIP, XZ, BZIP2].iter().any(|m| magic.starts_with(m))
 }
 
 /// Reads up to the longest magic's length; less only at the end.
@@ -147,7 +153,7 @@ fn decompress<'a>(magic: &[u8], reader: impl Read + 'a) -> Result<Box<dyn Read +
         return Ok(Box::new(flate2::bufread::MultiGzDecoder::new(reader)));
     }
     #[cfg(feature = "zstd")]
-    if magic.starts_with(ZSTD) {
+    if is_zstd(magic) {
         let reader = BufReader::with_capacity(BUFFER, reader);
         return Ok(Box::new(zstd::stream::read::Decoder::with_buffer(reader)?));
     }
@@ -167,11 +173,11 @@ fn decompress<'a>(magic: &[u8], reader: impl Read + 'a) -> Result<Box<dyn Read +
     {
         use crate::export::Compression;
         let kinds = [
-            (GZIP, Compression::Gzip),
-            (ZSTD, Compression::Zstd),
-            (XZ, Compression::Xz),
+            (magic.starts_with(GZIP), Compression::Gzip),
+            (is_zstd(magic), Compression::Zstd),
+            (magic.starts_with(XZ), Compression::Xz),
         ];
-        if let Some((_, absent)) = kinds.iter().find(|(start, _)| magic.starts_with(start)) {
+        if let Some((_, absent)) = kinds.iter().find(|(is, _)| *is) {
             return Err(absent.not_built());
         }
     }

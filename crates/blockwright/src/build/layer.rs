@@ -2,7 +2,7 @@
 
 use super::archive::Input;
 use super::data::DataRef;
-use super::tar::{Entry, EntryKind, TarReader};
+use super::tar::{End, Entry, EntryKind, TarReader};
 use super::tree::{LayerTree, NameKind, name_kind};
 use super::{BuildProgress, Rules};
 use crate::{Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// Lays the archive in a file over the tree.
 pub(crate) fn apply_file(tree: &mut LayerTree, path: &Path, rules: &Rules<'_>) -> Result<()> {
-    apply(tree, Input::open(path, rules)?, rules)
+    apply(tree, Input::open(path, rules)?, End::Mark, rules)
 }
 
 /// Lays the archive of a stream over the tree.
@@ -23,12 +23,17 @@ pub(crate) fn apply_stream(
     reader: impl Read,
     rules: &Rules<'_>,
 ) -> Result<()> {
-    apply(tree, Input::stream(reader, rules)?, rules)
+    apply(tree, Input::stream(reader, rules)?, End::Mark, rules)
 }
 
 /// Lays an archive over the tree.
-pub(crate) fn apply(tree: &mut LayerTree, input: Input<'_>, rules: &Rules<'_>) -> Result<()> {
-    let mut reader = TarReader::new(input);
+pub(crate) fn apply(
+    tree: &mut LayerTree,
+    input: Input<'_>,
+    end: End,
+    rules: &Rules<'_>,
+) -> Result<()> {
+    let mut reader = TarReader::new(input, end);
     let mut files = 0u64;
     while let Some(entry) = reader.next()? {
         files += 1;

@@ -108,9 +108,19 @@ fn header_sum_matches(header: &[u8; 512]) -> bool {
 
 const NO_ARCHIVE: &str = "this is not a tar archive";
 
+/// What tells that an archive is whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// Its end mark, a block of zeroes.
+    Mark,
+    /// Its digest: it may end behind any entry. Go's programs, and so those for containers, write and take such archives.
+    Digest,
+}
+
 /// An archive's entries.
 pub(crate) struct TarReader<'a> {
     input: Input<'a>,
+    end: End,
     global: Records,
 }
 
@@ -124,14 +134,15 @@ struct Pending {
 }
 
 impl<'a> TarReader<'a> {
-    pub fn new(input: Input<'a>) -> Self {
+    pub fn new(input: Input<'a>, end: End) -> Self {
         TarReader {
             input,
+            end,
             global: Records::default(),
         }
     }
 
-    /// The next entry, its data kept. `None` at the archive's end mark.
+    /// The next entry, its data kept. `None` at the archive's end.
     pub fn next(&mut self) -> Result<Option<Entry>> {
         let mut pending = Pending::default();
         loop {
@@ -147,6 +158,9 @@ impl<'a> TarReader<'a> {
                     e
                 }
             })?;
+            if !read && self.end == End::Digest && !pending.any {
+                return Ok(None);
+            }
             if !read {
                 return Err(Error::new(
                     ErrorKind::Corrupt,

@@ -3,7 +3,7 @@
 use super::{at, invalid};
 use crate::build::archive::{Input, Section};
 use crate::build::data::{DataRef, Segment};
-use crate::build::tar::{EntryKind, TarReader};
+use crate::build::tar::{End, EntryKind, TarReader};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::os_name;
 use blockwright_ondisk::ext4::FileKind;
@@ -335,10 +335,10 @@ enum Member {
 }
 
 impl Members {
-    /// Reads the whole archive.
+    /// Reads the whole archive. An archive without an end mark is taken: what is needed of it has a digest.
     pub fn read(input: Input<'_>) -> Result<Self> {
         let mut found = HashMap::new();
-        let mut reader = TarReader::new(input);
+        let mut reader = TarReader::new(input, End::Digest);
         while let Some(mut entry) = reader.next()? {
             let Some(name) = normal(b"", &entry.path) else {
                 continue;

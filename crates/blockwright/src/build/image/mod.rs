@@ -18,6 +18,7 @@ mod manifest;
 mod oci;
 
 use super::archive::Input;
+use super::tar::End;
 use super::tree::LayerTree;
 use super::{Rules, layer};
 use crate::{Error, ErrorKind, Result};
@@ -198,12 +199,13 @@ fn lay_one(tree: &mut LayerTree, layer: &Layer, rules: &Rules<'_>) -> Result<()>
         if layer.stored.as_ref() != Some(&layer.unpacked) {
             layer.unpacked.verify(&layer.blob)?;
         }
-        return layer::apply(tree, Input::section(layer.blob.reader()), rules);
+        let input = Input::section(layer.blob.reader());
+        return layer::apply(tree, input, End::Digest, rules);
     }
     let sum = layer.unpacked.hasher();
     let watch = |bytes: &[u8]| sum.update(bytes);
     let input = Input::unpacked(layer.blob.reader(), watch, rules)?;
-    layer::apply(tree, input, rules)?;
+    layer::apply(tree, input, End::Digest, rules)?;
     layer.unpacked.compare(&sum)
 }
 
