@@ -10,6 +10,7 @@ use blockwright_device::{OpenMode, SharedDevice};
 use blockwright_ffi::{CheckOptions, CheckReport, Image, Mode, Outcome, Phase, Severity};
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Change nothing.
@@ -148,6 +149,7 @@ fn options_of(options: Option<&bw_check_options>) -> Result<CheckOptions> {
                 Phase::Bitmaps => 4,
             };
             outside(|| tell(user, phase, p.done, p.total));
+            ControlFlow::Continue(())
         }));
     }
     Ok(made)

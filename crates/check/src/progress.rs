@@ -1,5 +1,6 @@
 //! How far a check is.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Where a check is.
@@ -42,5 +43,6 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// Called now and then with how far the check is.
-pub type ProgressFn = Arc<dyn Fn(Progress) + Send + Sync>;
+/// Called now and then with how far the check is. The check ends with an error when it breaks. Repairs are written at the end, without calls in between: a
+/// check that is stopped has written nothing, but the transactions of an ext4 journal that it replayed before.
+pub type ProgressFn = Arc<dyn Fn(Progress) -> ControlFlow<()> + Send + Sync>;

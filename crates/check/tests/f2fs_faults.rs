@@ -3,7 +3,9 @@
 
 use blockwright_test_support::lab as common;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use blockwright_check::Mode;
 use blockwright_check::f2fs::{CheckError, CheckOptions, check};
@@ -41,6 +43,55 @@ fn damaged(lab: &F2Lab) -> F2Volume {
     v.set_sit(segment.segment, entry);
     v.edit(v.geo.ssa_block(SegNo(6)).unwrap(), |b| b[0] ^= 3);
     v
+}
+
+/// Stops at call `stop` of the function that is told the progress. How often it was called.
+fn stopping(stop: usize) -> (CheckOptions, Arc<AtomicUsize>) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&calls);
+    let stopped = CheckOptions {
+        progress: Some(Arc::new(move |_| {
+            match seen.fetch_add(1, Ordering::Relaxed) < stop {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        })),
+        ..options(Mode::Yes)
+    };
+    (stopped, calls)
+}
+
+/// A repair that is stopped has written nothing.
+#[test]
+fn a_repair_may_be_stopped_anywhere() {
+    if !f2fs_tools() {
+        return;
+    }
+    let lab = F2Lab::new();
+    let v = damaged(&lab);
+    let before = v.device.to_vec();
+    let (all, calls) = stopping(usize::MAX);
+    let device = Arc::new(v.device.snapshot());
+    check(device.clone(), &all).unwrap();
+    assert!(device.to_vec() != before, "nothing was repaired");
+    let calls = calls.load(Ordering::Relaxed);
+    assert!(calls >= 5, "{calls} calls");
+    for stop in 0..calls {
+        let (stopped, seen) = stopping(stop);
+        let device = Arc::new(v.device.snapshot());
+        let error = check(device.clone(), &stopped).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(text, "interrupted; nothing was changed", "call {stop}");
+        assert_eq!(
+            seen.load(Ordering::Relaxed),
+            stop + 1,
+            "called after the stop"
+        );
+        assert!(device.to_vec() == before, "changed before call {stop}");
+    }
+    let (report, after) = repair_f2fs(&v.device, Mode::Yes);
+    report.unwrap();
+    assert!(verify_f2fs(&after).unwrap().is_clean());
 }
 
 #[test]

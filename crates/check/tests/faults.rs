@@ -3,7 +3,9 @@
 
 use blockwright_test_support::lab as common;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use blockwright_check::Mode;
 use blockwright_check::ext4::{CheckError, CheckOptions, check};
@@ -40,6 +42,55 @@ fn damaged(lab: &Lab) -> Vec<u8> {
     v.edit_desc(0, |d| d.free_inodes += 3);
     v.edit_inode(Ino::RESIZE, |i| i.links = 2);
     v.image
+}
+
+/// Stops at call `stop` of the function that is told the progress. How often it was called.
+fn stopping(stop: usize) -> (CheckOptions, Arc<AtomicUsize>) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&calls);
+    let stopped = CheckOptions {
+        progress: Some(Arc::new(move |_| {
+            match seen.fetch_add(1, Ordering::Relaxed) < stop {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        })),
+        ..options(Mode::Yes)
+    };
+    (stopped, calls)
+}
+
+/// A repair that is stopped has written nothing.
+#[test]
+fn a_repair_may_be_stopped_anywhere() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let image = damaged(&lab);
+    let (all, calls) = stopping(usize::MAX);
+    let device = Arc::new(MemoryDevice::from_image(&image));
+    check(device.clone(), &all).unwrap();
+    let repaired = device.to_vec();
+    assert!(repaired != image, "nothing was repaired");
+    let calls = calls.load(Ordering::Relaxed);
+    assert!(calls >= 5, "{calls} calls");
+    for stop in 0..calls {
+        let (stopped, seen) = stopping(stop);
+        let device = Arc::new(MemoryDevice::from_image(&image));
+        let error = check(device.clone(), &stopped).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(text, "interrupted; nothing was changed", "call {stop}");
+        assert_eq!(
+            seen.load(Ordering::Relaxed),
+            stop + 1,
+            "called after the stop"
+        );
+        assert!(device.to_vec() == image, "changed before call {stop}");
+        let (report, after) = repair(&device.to_vec(), Mode::Yes);
+        report.unwrap();
+        assert!(verify(&after).unwrap().is_clean(), "call {stop}");
+    }
 }
 
 #[test]

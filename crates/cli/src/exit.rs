@@ -17,4 +17,6 @@ pub mod fsck {
     pub const OPERATIONAL: u8 = 8;
     /// The arguments are invalid.
     pub const USAGE: u8 = 16;
+    /// A signal stopped a repair before anything was written.
+    pub const CANCELED: u8 = 32;
 }

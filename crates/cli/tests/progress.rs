@@ -6,6 +6,7 @@ use common::run::{bw, good, stderr};
 use common::{Scratch, check_clean, have, ok, output};
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -391,6 +392,91 @@ fn a_signal_stops_a_partition_with_a_whole_volume() {
     assert!(info.contains("ext4"), "{info}");
     assert_eq!(good(&disk, &["ls", "-lR", "IMAGE:p1:/"]), before);
     assert_eq!(bytes(&disk), 64 << 30);
+}
+
+/// A signal stops a repair before it has written anything; the same command repairs.
+#[test]
+fn a_signal_stops_a_repair_before_it_writes() {
+    let scratch = Scratch::new();
+    let image = scratch.path("d.img");
+    ok(&mut bw(&image, &["mkfs", "-q", "--size", "8T", "IMAGE"]));
+    let file = fs::OpenOptions::new().read(true).write(true).open(&image);
+    let file = file.unwrap();
+    // The count of free blocks in the superblock.
+    let start = || {
+        let mut start = vec![0; MIB];
+        file.read_exact_at(&mut start, 0).unwrap();
+        start
+    };
+    let mut damaged = start();
+    damaged[1024 + 12] ^= 0x55;
+    file.write_all_at(&damaged, 0).unwrap();
+    let held = fs::metadata(&image).unwrap().blocks();
+    let mut hits = 0;
+    for name in ["INT", "TERM", "HUP", "INT", "TERM"] {
+        let mut check = bw(&image, &["check", "-y", "IMAGE"]);
+        let out = interrupted_after(&mut check, name, Duration::ZERO);
+        match out.status.code() {
+            Some(32) => {}
+            Some(1) => break,
+            code => panic!("{name}: {code:?} {}", stderr(&out)),
+        }
+        hits += 1;
+        let said = stderr(&out);
+        assert!(said.contains("interrupted; nothing was changed"), "{said}");
+        assert!(start() == damaged, "{name}: it was written to");
+        assert_eq!(fs::metadata(&image).unwrap().blocks(), held, "{name}");
+    }
+    assert!(hits > 0, "no signal came in time");
+    if start() == damaged {
+        let out = output(&mut bw(&image, &["check", "-y", "IMAGE"]));
+        assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    }
+    check_clean(&image, "repaired");
+}
+
+/// A partition whose adding a signal stops is not in the table.
+#[test]
+fn a_signal_leaves_the_table_without_the_partition() {
+    let scratch = Scratch::new();
+    let tree = scratch.dir("tree");
+    noise(&tree.join("big"), 96 * MIB);
+    let add = format!("big={}:ext4", tree.display());
+    for scheme in ["--gpt", "--mbr"] {
+        let disk = scratch.path("disk.img");
+        let _ = fs::remove_file(&disk);
+        let create = [
+            "disk", "create", "-q", scheme, "--size", "512M", "-o", "IMAGE",
+        ];
+        ok(bw(&disk, &create).arg("first=:ext4:32M"));
+        let before = good(&disk, &["disk", "ls", "--json", "IMAGE"]);
+        let mut hits = 0;
+        for name in ["INT", "TERM", "HUP", "INT", "TERM"] {
+            let mut command = bw(&disk, &["disk", "add", "IMAGE", &add]);
+            let out = interrupted_after(&mut command, name, Duration::ZERO);
+            if !was_interrupted(&out) {
+                break;
+            }
+            hits += 1;
+            let said = stderr(&out);
+            assert!(said.contains("is as it was"), "{said}");
+            assert_eq!(good(&disk, &["disk", "ls", "--json", "IMAGE"]), before);
+            ok(&mut bw(&disk, &["check", "-n", "IMAGE:p1"]));
+            if scheme == "--gpt" && have("sgdisk") {
+                let verified = ok(Command::new("sgdisk").arg("-v").arg(&disk));
+                assert!(verified.contains("No problems found"), "{verified}");
+            }
+        }
+        assert!(hits > 0, "no signal came in time");
+        if good(&disk, &["disk", "ls", "--json", "IMAGE"]) == before {
+            ok(&mut bw(&disk, &["disk", "add", "-q", "IMAGE", &add]));
+        }
+        ok(&mut bw(&disk, &["check", "-n", "IMAGE:p2"]));
+        assert_eq!(
+            good(&disk, &["ls", "IMAGE:p2:/"]).lines().next(),
+            Some("big")
+        );
+    }
 }
 
 /// At whatever moment a signal comes, a growth that was not made leaves the image file's length.

@@ -81,6 +81,7 @@ fn of_ext4(error: ext4::CheckError) -> Error {
         E::Device { source, .. } => Error::from(source.clone()).kind(),
         E::Unsupported { .. } => ErrorKind::UnsupportedFeature,
         E::ReadOnlyDevice => ErrorKind::ReadOnly,
+        E::Interrupted { .. } => ErrorKind::Interrupted,
         _ => ErrorKind::Corrupt,
     };
     Error::new(kind, error.to_string())
@@ -92,6 +93,7 @@ fn of_f2fs(error: f2fs::CheckError) -> Error {
         E::Device { source, .. } => Error::from(source.clone()).kind(),
         E::Unsupported { .. } => ErrorKind::UnsupportedFeature,
         E::ReadOnlyDevice => ErrorKind::ReadOnly,
+        E::Interrupted => ErrorKind::Interrupted,
         _ => ErrorKind::Corrupt,
     };
     Error::new(kind, error.to_string())
@@ -121,7 +123,8 @@ fn refuse_others(options: &CheckOptions, is_f2fs: bool) -> Result<()> {
 ///
 /// # Errors
 /// When nothing can be said about the volume: `Io`, `Corrupt` without a usable superblock, `UnsupportedFeature` (also for a format that is known by name only),
-/// `ReadOnly` for a repair on a device that cannot be written. `Invalid` for options of the other format. Damage is an issue of the report, not an error.
+/// `ReadOnly` for a repair on a device that cannot be written. `Invalid` for options of the other format. `Interrupted` when the function that is told the
+/// progress breaks. Damage is an issue of the report, not an error.
 pub fn check(device: SharedDevice, options: &CheckOptions) -> Result<CheckReport> {
     let is_f2fs = f2fs::is_f2fs(&device).map_err(of_f2fs)?;
     refuse_others(options, is_f2fs)?;

@@ -262,6 +262,7 @@ impl Session {
                 done: p.done,
                 total: p.total,
             });
+            ControlFlow::Continue(())
         })
     }
 

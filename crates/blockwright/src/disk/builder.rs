@@ -5,6 +5,7 @@
 //! order of the container's clusters.
 
 use super::part::{Part, Ready};
+use super::stoppable::{Stoppable, WriteWatch};
 use crate::build::part::{Place, derived};
 use crate::build::{BuildProgress, BuildReport};
 use crate::{Error, ErrorKind, Result};
@@ -16,6 +17,7 @@ use blockwright_disk::table::{
 use blockwright_disk::{Disk, Scheme, Table};
 use blockwright_mkfs::Before;
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -472,6 +474,22 @@ fn partition_uuid(follows: bool, disk: &[u8], number: u32, contents: &Ready) -> 
 /// # Errors
 /// `Invalid`, `NoSpace`; `Corrupt` for a table that is damaged; as [`DiskBuilder::create`].
 pub fn add(disk: &Disk, part: Part, epoch: Option<u64>, spool: &Path) -> Result<PartReport> {
+    let never: WriteWatch = Arc::new(|_, _| ControlFlow::Continue(()));
+    add_watched(disk, part, epoch, spool, never)
+}
+
+/// As [`add`]; `watch` is asked before each write of the partition's contents, and stops the call when it breaks. It is first asked when the sources were
+/// read: before, nothing is written. It is not asked while the table is written.
+///
+/// # Errors
+/// As [`add`]; `Interrupted` when `watch` breaks: the table is as it was, and the contents of the partition's place are undefined.
+pub fn add_watched(
+    disk: &Disk,
+    part: Part,
+    epoch: Option<u64>,
+    spool: &Path,
+    watch: WriteWatch,
+) -> Result<PartReport> {
     let device = disk.device();
     let table: Table = disk
         .table()
@@ -531,7 +549,16 @@ pub fn add(disk: &Disk, part: Part, epoch: Option<u64>, spool: &Path) -> Result<
         DevOffset(start),
         Some(bytes),
     )?);
-    let volume = planned.ready.write(&window, start)?;
+    let stoppable = Arc::new(Stoppable::new(window, watch));
+    let window: SharedDevice = Arc::clone(&stoppable) as SharedDevice;
+    let written = planned.ready.write(&window, start);
+    if stoppable.is_stopped() {
+        return Err(Error::new(
+            ErrorKind::Interrupted,
+            "interrupted; the table of partitions is as it was",
+        ));
+    }
+    let volume = written?;
     let number = table.add(device, &new).map_err(of_disk)?;
     Ok(PartReport {
         number,

@@ -25,6 +25,8 @@
 mod builder;
 #[cfg(feature = "build")]
 mod part;
+#[cfg(feature = "build")]
+mod stoppable;
 
 pub use blockwright_disk::table::{ALIGNMENT, Architecture, PartitionType, Purpose, parse_guid};
 pub use blockwright_disk::{
@@ -32,6 +34,8 @@ pub use blockwright_disk::{
     overlay, probe, qcow2,
 };
 #[cfg(feature = "build")]
-pub use builder::{DiskBuilder, DiskReport, PartReport, add};
+pub use builder::{DiskBuilder, DiskReport, PartReport, add, add_watched};
 #[cfg(feature = "build")]
 pub use part::Part;
+#[cfg(feature = "build")]
+pub use stoppable::WriteWatch;

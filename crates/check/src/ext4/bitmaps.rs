@@ -52,7 +52,7 @@ impl Checker {
         for group in geo.groups() {
             if group.0.is_multiple_of(256) {
                 let (done, total) = (u64::from(group.0), u64::from(geo.groups_count));
-                self.report_progress(Phase::Bitmaps, done, total);
+                self.report_progress(Phase::Bitmaps, done, total)?;
             }
             let clusters = geo.group_clusters(group);
             let free = clusters.saturating_sub(self.scan.used.count_in(group));

@@ -25,7 +25,7 @@ enum Reach {
 impl Checker {
     /// Finds directories without a way to the root, loops, and wrong parents.
     pub fn check_connectivity(&mut self) -> Result<(), CheckError> {
-        self.report_progress(Phase::Links, 0, 1);
+        self.report_progress(Phase::Links, 0, 1)?;
         let count = self.scan.dirs.len();
         let mut reach = vec![Reach::Unknown; count];
         if let Some(n) = self.scan.dir_position(Ino::ROOT) {

@@ -54,7 +54,7 @@ impl Checker {
         let total = self.scan.dirs.len();
         for n in 0..total {
             if n % 1024 == 0 {
-                self.report_progress(Phase::Directories, n as u64, total as u64);
+                self.report_progress(Phase::Directories, n as u64, total as u64)?;
             }
             let dir = self.scan.dirs[n].clone();
             let dotdot = if dir.inline {

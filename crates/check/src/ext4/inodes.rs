@@ -179,7 +179,7 @@ impl Checker {
                     Phase::Inodes,
                     u64::from(group.0),
                     u64::from(geo.groups_count),
-                );
+                )?;
             }
             let in_use = self.table_in_use(group);
             let table = self.descs[group.0 as usize].inode_table;

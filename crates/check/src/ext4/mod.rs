@@ -90,7 +90,7 @@ pub struct CheckOptions {
     pub max_issues: usize,
     /// The device that the journal is on, when it is not on the volume.
     pub journal: Option<SharedDevice>,
-    /// Called with the progress.
+    /// Called with the progress; stops the check when it breaks.
     pub progress: Option<ProgressFn>,
 }
 
@@ -195,6 +195,15 @@ pub enum CheckError {
         what: &'static str,
         /// The block.
         block: BlockNo,
+    },
+    /// The function that is told the progress stopped the check.
+    #[error("interrupted; {}", match journal_recovered {
+        true => "the journal was recovered, and nothing else was changed",
+        false => "nothing was changed",
+    })]
+    Interrupted {
+        /// The journal was replayed or emptied on the device before. Repairs were not written.
+        journal_recovered: bool,
     },
     /// Multiple-mount protection says that the volume is mounted elsewhere.
     #[error("in use by host \"{host}\" (multiple-mount protection)")]

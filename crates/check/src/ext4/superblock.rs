@@ -324,7 +324,7 @@ impl Checker {
 
     /// Checks the superblock's remaining fields.
     pub fn check_superblock(&mut self) -> Result<(), CheckError> {
-        self.report_progress(Phase::Volume, 0, 1);
+        self.report_progress(Phase::Volume, 0, 1)?;
         self.check_superblock_numbers();
         self.check_reserved_descriptors()?;
         self.check_feature_contradictions()?;

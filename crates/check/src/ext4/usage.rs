@@ -280,7 +280,7 @@ impl Checker {
         for group in geo.groups() {
             if group.0.is_multiple_of(64) {
                 let (done, total) = (u64::from(group.0), u64::from(geo.groups_count));
-                self.report_progress(Phase::Inodes, done, total);
+                self.report_progress(Phase::Inodes, done, total)?;
             }
             let in_use = self.table_in_use(group);
             let table = self.descs[group.0 as usize].inode_table;
@@ -385,7 +385,7 @@ impl Checker {
         for group in geo.groups() {
             if group.0.is_multiple_of(256) {
                 let (done, total) = (u64::from(group.0), u64::from(geo.groups_count));
-                self.report_progress(Phase::Bitmaps, done, total);
+                self.report_progress(Phase::Bitmaps, done, total)?;
             }
             let bits = geo.group_clusters(group);
             let desc = self.descs[group.0 as usize];

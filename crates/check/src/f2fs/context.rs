@@ -136,9 +136,15 @@ impl Checker {
     }
 
     /// Tells how far the check is.
-    pub fn report_progress(&self, phase: Phase, done: u64, total: u64) {
-        if let Some(progress) = &self.progress {
-            progress(Progress { phase, done, total });
+    ///
+    /// # Errors
+    /// [`CheckError::Interrupted`] when it is to stop here.
+    pub fn report_progress(&self, phase: Phase, done: u64, total: u64) -> Result<(), CheckError> {
+        match &self.progress {
+            Some(progress) if progress(Progress { phase, done, total }).is_break() => {
+                Err(CheckError::Interrupted)
+            }
+            _ => Ok(()),
         }
     }
 

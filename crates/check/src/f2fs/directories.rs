@@ -57,7 +57,7 @@ impl Checker {
         // Blocks were met directory by directory.
         for (n, dir) in dirs.iter().enumerate() {
             if n % 64 == 0 {
-                self.report_progress(Phase::Directories, n as u64, total);
+                self.report_progress(Phase::Directories, n as u64, total)?;
             }
             self.check_directory(dir)?;
         }

@@ -24,7 +24,7 @@ impl Checker {
 
     /// Finds inodes that nothing leads to, and compares link counts.
     pub(super) fn check_links(&mut self) -> Result<(), CheckError> {
-        self.report_progress(Phase::Links, 0, 1);
+        self.report_progress(Phase::Links, 0, 1)?;
         self.check_quota_inodes();
         self.check_orphans();
         self.reach();
@@ -32,7 +32,7 @@ impl Checker {
         self.check_counts_of_links()?;
         self.check_dotdots()?;
         self.check_parents()?;
-        self.report_progress(Phase::Links, 1, 1);
+        self.report_progress(Phase::Links, 1, 1)?;
         Ok(())
     }
 

@@ -33,12 +33,12 @@ impl Checker {
             checker.problem(IssueKind::CheckpointDisabled);
             checker.log.mode = Mode::ReadOnly;
         }
-        checker.report_progress(Phase::Volume, 0, 1);
+        checker.report_progress(Phase::Volume, 0, 1)?;
         let journals = checker.load_pack()?;
         checker.load_nat(&journals.nat)?;
         checker.load_sit(&journals.sit)?;
         checker.check_recoverable(&recoverable)?;
-        checker.report_progress(Phase::Volume, 1, 1);
+        checker.report_progress(Phase::Volume, 1, 1)?;
         Ok(checker)
     }
 }

@@ -70,7 +70,7 @@ pub struct CheckOptions {
     pub mode: Mode,
     /// Keep at most this many issues; the rest is counted.
     pub max_issues: usize,
-    /// Called with the progress.
+    /// Called with the progress; stops the check when it breaks.
     pub progress: Option<ProgressFn>,
     /// With [`Mode::Yes`]: gives up what fsync wrote since the last checkpoint, where a mount refuses to recover it, instead of leaving the whole
     /// volume as it is. Each file is reported, and then is as the checkpoint has it. What a mount recovers is never given up.
@@ -139,6 +139,9 @@ pub enum CheckError {
         /// The block.
         block: BlockAddr,
     },
+    /// The function that is told the progress stopped the check.
+    #[error("interrupted; nothing was changed")]
+    Interrupted,
 }
 
 /// Checks a volume, and repairs it as `options.mode` allows.

@@ -75,7 +75,7 @@ impl Checker {
         let total = inodes.len() as u64;
         for (n, ino) in inodes.into_iter().enumerate() {
             if n % 256 == 0 {
-                self.report_progress(Phase::Inodes, n as u64, total);
+                self.report_progress(Phase::Inodes, n as u64, total)?;
             }
             self.check_inode(Ino(ino))?;
         }

@@ -88,7 +88,7 @@ impl Checker {
         let total = all.len() as u64;
         for (n, segment) in all.into_iter().enumerate() {
             if n % 1024 == 0 {
-                self.report_progress(Phase::Bitmaps, n as u64, total);
+                self.report_progress(Phase::Bitmaps, n as u64, total)?;
             }
             let used = self
                 .scan

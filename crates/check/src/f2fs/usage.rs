@@ -116,7 +116,7 @@ impl Checker {
         for index in 0..geo.sit_blocks_used() {
             if index % 256 == 0 {
                 let (done, total) = (u64::from(index), u64::from(geo.sit_blocks_used()));
-                self.report_progress(Phase::Bitmaps, done, total);
+                self.report_progress(Phase::Bitmaps, done, total)?;
             }
             let Some(place) = geo.sit_block(index, cp.sit_bitmap.get(index)) else {
                 continue;

@@ -38,7 +38,7 @@ pub struct UsageOptions {
     pub files_max: usize,
     /// The device that an ext4 journal is on, when it is not on the volume.
     pub journal: Option<SharedDevice>,
-    /// Called with the progress.
+    /// Called with the progress; stops the walk when it breaks.
     pub progress: Option<ProgressFn>,
 }
 

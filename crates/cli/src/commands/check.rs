@@ -5,9 +5,10 @@ use crate::commands::map::{Companion, page_name};
 use crate::commands::progress::PhaseBar;
 use crate::exit::{self, fsck};
 use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupts;
 use crate::output::Out;
 use blockwright_check::usage::Place;
-use blockwright_check::{Issue, Mode, Report, ext4, f2fs, fsck_exit_code};
+use blockwright_check::{Issue, Mode, ProgressFn, Report, ext4, f2fs, fsck_exit_code};
 use blockwright_device::{OpenMode, SharedDevice};
 use serde::Serialize;
 use std::io::Write;
@@ -58,6 +59,7 @@ pub fn check(args: &CheckArgs) -> Result<()> {
     run(args).map_err(|e| match e.exit_code() {
         _ if e.is_silent() => e,
         exit::USAGE => e.code(fsck::USAGE),
+        fsck::CANCELED => e,
         _ => e.code(fsck::OPERATIONAL),
     })
 }
@@ -89,7 +91,13 @@ fn run(args: &CheckArgs) -> Result<()> {
         })
         .transpose()?;
     let bar = PhaseBar::new("checking", args.json);
-    let report = checked(args, device.clone(), journal.clone(), mode, &bar);
+    // Repairs are written at the end, all of them: a signal stops the check before, or comes too late. Without repairs, nothing is lost by an end at once.
+    let interrupts = match mode {
+        Mode::ReadOnly => None,
+        _ => Some(Arc::new(Interrupts::note()?)),
+    };
+    let progress = bar.progress(interrupts);
+    let report = checked(args, device.clone(), journal.clone(), mode, progress);
     bar.finish();
     let report = report.map_err(|e| e.at(place.to_string()))?;
     let code = fsck_exit_code(&report);
@@ -171,9 +179,8 @@ fn checked(
     device: SharedDevice,
     journal: Option<SharedDevice>,
     mode: Mode,
-    bar: &PhaseBar,
+    progress: Option<ProgressFn>,
 ) -> Result<Report<Told>> {
-    let progress = bar.progress();
     if f2fs::is_f2fs(&device).map_err(Failure::new)? {
         if journal.is_some() {
             return Err(Failure::usage("--journal is for ext4"));
@@ -191,7 +198,10 @@ fn checked(
         };
         return f2fs::check(device, &options)
             .map(|report| told(report, f2fs::IssueKind::place))
-            .map_err(Failure::new);
+            .map_err(|e| match e {
+                f2fs::CheckError::Interrupted => Failure::new(e).code(fsck::CANCELED),
+                e => Failure::new(e),
+            });
     }
     if args.discard_fsynced {
         return Err(Failure::usage(
@@ -209,6 +219,7 @@ fn checked(
         .map(|report| told(report, ext4::IssueKind::place))
         .map_err(|e| match e {
             ext4::CheckError::NoSuperblock { .. } => no_superblock(&device, e),
+            ext4::CheckError::Interrupted { .. } => Failure::new(e).code(fsck::CANCELED),
             e => Failure::new(e),
         })
 }

@@ -1,20 +1,23 @@
 //! `disk create` and `disk add`: disks with partitions from directories, archives and images.
 
 use super::mkfs::{Counts, progress_bar, show, source_date_epoch, uuid_text};
+use super::progress::PhaseBar;
 use crate::args::{AddArgs, CreateArgs, DiskFormat, PartSize, PartSpec, PartType};
+use crate::exit;
 use crate::failure::{At, Failure, Result};
 use crate::image_file::refuse_among_devices;
-use crate::interrupt::remove_output;
+use crate::interrupt::{Interrupts, remove_output};
 use crate::output::{Out, Table, human};
 use crate::source::MkfsSource;
 use blockwright::disk::{self, Disk, DiskBuilder, DiskReport, Part, PartReport, Scheme};
-use blockwright::{Format, VolumeBuilder, ext4::FsType};
+use blockwright::{ErrorKind, Format, VolumeBuilder, ext4::FsType};
 use blockwright_device::OpenMode;
 use blockwright_disk::table::{guid_text, type_name};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::io::Write;
-use std::sync::Arc;
+use std::ops::ControlFlow;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 #[derive(Serialize)]
@@ -221,13 +224,33 @@ pub fn add(args: &AddArgs) -> Result<()> {
     }
     let device = crate::wall::device(&args.image, OpenMode::default()).at(&place)?;
     let epoch = source_date_epoch()?;
-    let added = disk::add(
+    let bar = PhaseBar::new("writing", args.quiet || args.json);
+    let watch = {
+        let bar = bar.clone();
+        // Nothing is written while the sources are read: until then a signal ends the program at once.
+        let interrupts = OnceLock::new();
+        Arc::new(move |done, total| {
+            bar.show("contents", done, total);
+            let noted = interrupts.get_or_init(|| Interrupts::note().ok());
+            match noted.as_ref().is_some_and(Interrupts::came) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })
+    };
+    let added = disk::add_watched(
         &Disk::of(device),
         part(&args.part)?,
         epoch,
         &std::env::temp_dir(),
+        watch,
     );
-    let added = described(&args.part, &added.map_err(|e| Failure::from(e).at(&place))?);
+    bar.finish();
+    let added = added.map_err(|e| match e.kind() {
+        ErrorKind::Interrupted => Failure::from(e).at(&place).code(exit::INTERRUPTED),
+        _ => Failure::from(e).at(&place),
+    });
+    let added = described(&args.part, &added?);
     let mut out = Out::new();
     if args.json {
         out.json(&added)?;

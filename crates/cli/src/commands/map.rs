@@ -113,7 +113,7 @@ fn survey_device(
     let bar = PhaseBar::new("mapping", quiet);
     let options = UsageOptions {
         journal,
-        progress: bar.progress(),
+        progress: bar.progress(None),
         ..UsageOptions::default()
     };
     let usage = blockwright_map::survey(device, &options).map_err(Failure::new);

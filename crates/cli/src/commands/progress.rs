@@ -1,8 +1,10 @@
 //! Progress on a terminal: how far a command is, and how long it will still take.
 
+use crate::interrupt::Interrupts;
 use blockwright_check::ProgressFn;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The bar that is on the terminal.
@@ -108,12 +110,18 @@ impl PhaseBar {
         bar.set_position(done);
     }
 
-    /// What a check calls.
-    pub fn progress(&self) -> Option<ProgressFn> {
-        self.0.as_ref()?;
+    /// What a check calls. A signal that was noted stops it.
+    pub fn progress(&self, interrupts: Option<Arc<Interrupts>>) -> Option<ProgressFn> {
+        if self.0.is_none() && interrupts.is_none() {
+            return None;
+        }
         let bar = self.clone();
         Some(Arc::new(move |progress| {
             bar.show(progress.phase.name(), progress.done, progress.total);
+            match interrupts.as_ref().is_some_and(|noted| noted.came()) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
         }))
     }
 

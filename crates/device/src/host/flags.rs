@@ -7,6 +7,7 @@ use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 use std::io;
+use std::ops::Range;
 
 /// Inode flags and project of a file of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,12 +67,13 @@ pub fn file_flags(file: impl AsFd) -> io::Result<Option<FileFlags>> {
 /// `struct fstrim_range`, all of it 64-bit: start, length and least length in bytes; the kernel stores the number of bytes trimmed as the length.
 const FITRIM: Opcode = opcode::read_write::<[u64; 3]>(b'X', 121);
 
-/// Asks the file system that a directory is in to discard what is free, as `fstrim` does. How many bytes it trimmed.
+/// Asks the file system that a directory is in to discard what is free in a range of its bytes, as `fstrim` does. How many bytes it trimmed. The system call
+/// returns when all of the range is trimmed.
 ///
 /// # Errors
-/// Those of the system calls: `EOPNOTSUPP` for file systems and devices that cannot, `EPERM` without the right.
-pub fn trim_mounted(directory: impl AsFd) -> io::Result<u64> {
-    let mut range = [0, u64::MAX, 0];
+/// Those of the system calls: `EOPNOTSUPP` for file systems and devices that cannot, `EPERM` without the right, `EINVAL` for a range behind the end.
+pub fn trim_mounted(directory: impl AsFd, range: Range<u64>) -> io::Result<u64> {
+    let mut range = [range.start, range.end.saturating_sub(range.start), 0];
     // SAFETY: the opcode is that of FITRIM, by which the kernel reads and writes three u64, whatever their values.
     unsafe {
         ioctl(
