@@ -8,6 +8,7 @@ use blockwright_ffi::{CheckOptions, Image, Mode, Phase, ProgressFn};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Checks the volume in an image. Issues are tuples of kind, severity, outcome and text.
@@ -39,6 +40,8 @@ pub(crate) fn check(
                 Phase::Bitmaps => "bitmaps",
             };
             teller.tell(phase, p.done, p.total, false);
+            // An exception of the function is raised when the check has ended.
+            ControlFlow::Continue(())
         });
         tell
     });
