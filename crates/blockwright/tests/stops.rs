@@ -1,11 +1,12 @@
 //! A watch that stops a change of size or settings: at the first, the middle and the last call of each phase the image, with the length that the command gives it, is whole, and the same
 //! change finishes afterwards.
 
-use blockwright::device::{MemoryDevice, SharedDevice};
+use blockwright::device::{DevOffset, DeviceExt, MemoryDevice, SharedDevice};
+use blockwright::disk::{self, Disk, DiskBuilder, Part, PartReport, Scheme, WriteWatch, container};
 use blockwright::reshape::{
     self, Mode, Parts, Phase, Progress, ResizeOptions, Resized, Settings, Watch,
 };
-use blockwright::{ErrorKind, Format, OpenOptions, Result, Volume};
+use blockwright::{ErrorKind, Format, OpenOptions, Result, Volume, VolumeBuilder};
 use blockwright_check::Severity;
 use blockwright_test_support::assert_fsck_f2fs_clean;
 use blockwright_test_support::testing::{
@@ -14,6 +15,7 @@ use blockwright_test_support::testing::{
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 const MIB: u64 = 1 << 20;
@@ -453,6 +455,83 @@ fn f2fs_sizes() {
         &Change::Minimum,
         "f2fs at its minimum",
     );
+}
+
+/// Adds a partition to the disk in a device; stops before write `stop`. How many writes were asked about.
+fn added(device: &SharedDevice, part: Part, stop: usize) -> (Result<PartReport>, usize) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&calls);
+    let watch: WriteWatch = Arc::new(move |done, total| {
+        assert!(done <= total);
+        match seen.fetch_add(1, Ordering::Relaxed) < stop {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    });
+    let disk = Disk::of(Arc::clone(device));
+    let epoch = Some(1_700_000_000);
+    let report = disk::add_watched(&disk, part, epoch, &std::env::temp_dir(), watch);
+    (report, calls.load(Ordering::Relaxed))
+}
+
+/// A partition whose adding is stopped: the table and the other partitions are as they were, and the same call adds it afterwards.
+#[test]
+fn adding_a_partition() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let tree = dir.path().join("tree");
+    std::fs::create_dir(&tree).expect("made");
+    for n in 0..40u8 {
+        std::fs::write(tree.join(n.to_string()), vec![n; 100_000]).expect("written");
+    }
+    let source: SharedDevice = Arc::new(MemoryDevice::from_image(&vec![0x5A; 9 << 20]));
+    type Make<'a> = Box<dyn Fn() -> Part + 'a>;
+    let volume = |format: Format, bytes: u64| -> Make<'_> {
+        let tree = &tree;
+        let builder = move || VolumeBuilder::new().format(format).from(tree).size(bytes);
+        Box::new(move || Part::volume("second", builder()))
+    };
+    let kinds: [(&str, Make<'_>); 3] = [
+        ("ext4", volume(Format::Ext4, 16 * MIB)),
+        (
+            "raw",
+            Box::new(|| Part::raw("second", source.clone(), None)),
+        ),
+        ("swap", Box::new(|| Part::swap("second", 4 * MIB))),
+    ];
+    for scheme in [Scheme::Gpt, Scheme::Mbr] {
+        let image = dir.path().join(scheme.name());
+        DiskBuilder::new(scheme)
+            .size(36 * MIB)
+            .part(Part::volume("first", VolumeBuilder::new().size(8 * MIB)))
+            .create(&image, container::Format::Raw)
+            .expect("made");
+        let bytes = std::fs::read(&image).expect("read");
+        let fresh = || -> SharedDevice { Arc::new(MemoryDevice::from_image(&bytes)) };
+        let all = |device: &SharedDevice| {
+            let len = device.geometry().bytes as usize;
+            device.read_buf(DevOffset(0), len).expect("read").to_vec()
+        };
+        for (kind, part) in &kinds {
+            let through = fresh();
+            let (report, calls) = added(&through, part(), usize::MAX);
+            let report = report.expect("added");
+            assert!(calls > 0 && report.number == 2, "{kind}: {calls}");
+            let through = all(&through);
+            let place = report.start as usize..(report.start + report.bytes) as usize;
+            for stop in BTreeSet::from([0, calls / 2, calls - 1]) {
+                let what = format!("{}, {kind}, stopped at {stop} of {calls}", scheme.name());
+                let device = fresh();
+                let (stopped, _) = added(&device, part(), stop);
+                let error = stopped.expect_err(&what);
+                assert_eq!(error.kind(), ErrorKind::Interrupted, "{what}: {error}");
+                let mut left = all(&device);
+                left[place.clone()].copy_from_slice(&bytes[place.clone()]);
+                assert!(left == bytes, "{what}: something else was changed");
+                added(&device, part(), usize::MAX).0.expect(&what);
+                assert!(all(&device) == through, "{what}: finished otherwise");
+            }
+        }
+    }
 }
 
 /// A size that is found too small when metadata has moved: the copies of superblock and descriptors name its new places.
