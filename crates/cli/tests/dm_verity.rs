@@ -2,12 +2,14 @@
 
 mod common;
 
+use blockwright_test_support::uml;
 use common::run::{bw, good, hash, json, refused, source_tree};
 use common::{Scratch, check_clean, e2fsck_clean, have, ok, output, program};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 fn verify(image: &Path, tree: &Path, offset: u64, root: &str) -> bool {
     let out = output(
@@ -80,6 +82,92 @@ fn trees_are_those_of_veritysetup() {
         let file = fs::OpenOptions::new().write(true).open(&image).unwrap();
         file.write_all_at(&[bytes[5000] ^ 1], 5000).unwrap();
         assert!(!verify(&image, &image, size, root), "{what}");
+    }
+}
+
+/// The sums of all files below a directory, by a shell that is in it.
+const SUMS: &str = "find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum";
+
+/// A kernel's dm-verity opens trees of ours, behind a volume and in a file; the volumes are mounted through it. What is not what the tree says cannot be read.
+#[test]
+fn a_kernel_reads_through_trees_of_ours() {
+    if !have("veritysetup") || !uml::available() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let source = source_tree(&scratch, "source");
+    fs::write(source.join("large"), vec![0x6B; 9 << 20]).unwrap();
+    let from = source.to_str().unwrap();
+    let (one, two, tree) = (
+        scratch.path("one.img"),
+        scratch.path("two.img"),
+        scratch.path("two.tree"),
+    );
+    let make = |image: &Path, args: &[&str]| {
+        let start = ["mkfs", "--json", "IMAGE", "--from", from, "-b", "4096"];
+        let report = json(image, &[&start[..], args].concat());
+        let root = report["verity"]["root_hash"].as_str().unwrap().to_owned();
+        (report["size"].as_u64().unwrap(), root)
+    };
+    let (size, first) = make(&one, &["--size", "32M", "--verity"]);
+    let tree_file = ["--verity-tree", tree.to_str().unwrap()];
+    let f2fs = [
+        &["-t", "f2fs", "--size", "64M", "--verity=5a"],
+        &tree_file[..],
+    ]
+    .concat();
+    let (_, second) = make(&two, &f2fs);
+    // A block in the middle of the large file.
+    let damaged = scratch.path("damaged.img");
+    let mut bytes = fs::read(&one).unwrap();
+    let middle = bytes.windows(4096).step_by(4096);
+    let places: Vec<usize> = middle
+        .enumerate()
+        .filter(|(_, block)| block.iter().all(|b| *b == 0x6B))
+        .map(|(n, _)| n)
+        .collect();
+    bytes[places[places.len() / 2] * 4096 + 77] ^= 1;
+    fs::write(&damaged, bytes).unwrap();
+    let script = format!(
+        r"
+export DM_DISABLE_UDEV=1
+mount -t tmpfs none /run
+for m in dm-mod dm-bufio dm-verity; do insmod $modules/drivers/md/$m.ko; done
+# Opens /dev/ubdDATA by the tree in /dev/ubdTREE, mounts it, and reads all of it.
+through() {{
+    veritysetup open /dev/ubd$2 $1 /dev/ubd$3 $4 --hash-offset=$5
+    mkdir /mnt/$1
+    mount -t $6 -o ro /dev/mapper/$1 /mnt/$1
+    (cd /mnt/$1 && {SUMS}) > $OUT/$1
+    umount /mnt/$1
+    veritysetup close $1
+}}
+through one a a {first} {size} ext4
+through two b c {second} 0 f2fs
+veritysetup open /dev/ubdd damaged /dev/ubdd {first} --hash-offset={size}
+if dd if=/dev/mapper/damaged of=/dev/null bs=1M; then exit 7; fi
+mkdir /mnt/damaged
+mount -t ext4 -o ro /dev/mapper/damaged /mnt/damaged
+if cat /mnt/damaged/large > /dev/null; then exit 8; fi
+umount /mnt/damaged
+veritysetup close damaged
+# The root of another tree.
+if veritysetup open /dev/ubda other /dev/ubda {second} --hash-offset={size}; then
+    if dd if=/dev/mapper/other of=/dev/null bs=4096 count=1; then exit 9; fi
+    veritysetup close other
+fi
+"
+    );
+    let out = scratch.dir("out");
+    let images = [&*one, &*two, &*tree, &*damaged];
+    uml::run(&out, &images, &script, Duration::from_secs(300));
+    let expected = output(Command::new("sh").args(["-c", SUMS]).current_dir(&source)).stdout;
+    assert!(expected.split(|b| *b == b'\n').count() > 3);
+    for name in ["one", "two"] {
+        // Names are bytes.
+        let found = fs::read(out.join(name)).unwrap();
+        let (found, expected) = (found.escape_ascii(), expected.escape_ascii());
+        assert_eq!(found.to_string(), expected.to_string(), "{name}");
     }
 }
 
