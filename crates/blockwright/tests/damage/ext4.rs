@@ -237,6 +237,37 @@ pub fn with_mmp() -> Base {
     }
 }
 
+/// Volumes of which only reserved inodes and the head of the journal are damaged.
+pub fn chosen_bases() -> Vec<Base> {
+    let lab = Lab::new();
+    let made = [
+        ("6M", "-t ext4 -b 1024 -O quota,^metadata_csum"),
+        ("6M", "-t ext4 -b 1024 -O quota,encrypt"),
+        ("12M", "-t ext4 -b 1024 -O fast_commit -J size=4"),
+        (
+            "12M",
+            "-t ext4 -b 1024 -O fast_commit,^metadata_csum -J size=4",
+        ),
+    ];
+    made.into_iter()
+        .filter_map(|(size, args)| {
+            let list: Vec<&str> = args.split(' ').collect();
+            let mut v = Volume::new(lab.make(size, &list)?);
+            if args.contains("fast_commit") {
+                // As Linux stores it with the first mount.
+                let at = v.at(v.blocks(Ino::JOURNAL)[0]);
+                let head = &mut v.image[at..at + 1024];
+                head[0x2B] |= 0x20;
+                fields::sign_journal(head);
+            }
+            let mut base = Base::new(&format!("few structures {args}"), v.image);
+            base.targets
+                .retain(|t| matches!(t.kind, Kind::Inode(1..=10) | Kind::Journal));
+            Some(base)
+        })
+        .collect()
+}
+
 impl Base {
     /// Whether nothing waits for the next mount.
     pub fn is_settled(&self) -> bool {

@@ -32,8 +32,8 @@ pub fn run(own: u64, once: &[u64]) {
         })
         .collect();
     let dir = tools::scratch();
-    cases("f2fs", own, once, |seed| {
-        let (n, _) = volume_of(seed, common, bases.len());
+    cases("f2fs", own, once, &[super::RARE], |seed| {
+        let (n, _) = volume_of(seed, [common, bases.len() - common, 0]);
         judge(seed, &bases[n], &before[n], dir.path())
     });
 }

@@ -51,12 +51,17 @@ pub struct Judgement {
 /// stands for such a case, too.
 const RARE: u64 = 1 << 32;
 const RARE_STEP: usize = 4;
+/// Numbers from here on are of cases over volumes of which few structures are damaged: those that other runs hardly meet.
+const CHOSEN: u64 = 1 << 33;
 
-/// Which of the two lists of volumes a case takes, and which volume of it: its number among both, and how often it came before.
-fn volume_of(seed: u64, common: usize, all: usize) -> (usize, u64) {
-    let (first, count, n) = match seed.checked_sub(RARE) {
-        Some(n) => (common, (all - common) as u64, n / RARE_STEP as u64),
-        None => (0, common as u64, seed),
+/// Which list of volumes a case takes, and which volume of it: its number among all, and how often it came before. The lists have so many
+/// volumes.
+fn volume_of(seed: u64, [common, rare, chosen]: [usize; 3]) -> (usize, u64) {
+    let step = RARE_STEP as u64;
+    let (first, count, n) = match (seed.checked_sub(CHOSEN), seed.checked_sub(RARE)) {
+        (Some(n), _) => (common + rare, chosen as u64, n / step),
+        (None, Some(n)) => (common, rare as u64, n / step),
+        (None, None) => (0, common as u64, seed),
     };
     (first + (n % count) as usize, n / count)
 }
@@ -73,7 +78,13 @@ fn seeds(format: &str, own: u64) -> Option<Range<u64>> {
 }
 
 /// Runs the cases, tells of those that fail, and fails when there are any.
-fn cases(format: &str, own: u64, once: &[u64], mut case: impl FnMut(u64) -> Judgement) {
+fn cases(
+    format: &str,
+    own: u64,
+    once: &[u64],
+    lists: &[u64],
+    mut case: impl FnMut(u64) -> Judgement,
+) {
     let Some(range) = seeds(format, own) else {
         return;
     };
@@ -88,7 +99,7 @@ fn cases(format: &str, own: u64, once: &[u64], mut case: impl FnMut(u64) -> Judg
     let mut count = 0;
     let rare = (range.clone().step_by(RARE_STEP))
         .filter(|seed| *seed < RARE)
-        .map(|seed| RARE + seed);
+        .flat_map(|seed| lists.iter().map(move |list| list + seed));
     for seed in range.clone().chain(more).chain(rare) {
         count += 1;
         let one = std::panic::AssertUnwindSafe(|| case(seed));
