@@ -33,7 +33,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
-pub use blockwright_reshape::ext4::settings::{ExternalJournal, Reserved, Settings};
+pub use blockwright_reshape::ext4::settings::{ExternalJournal, LostJournal, Reserved, Settings};
 pub use blockwright_reshape::options::{ResizeOptions, Size};
 pub use blockwright_reshape::random_uuid;
 pub use blockwright_reshape::resized::{Mode, Parts, Resized};
@@ -124,13 +124,12 @@ pub fn set_watched(device: &SharedDevice, settings: &Settings, watch: &Watch) ->
                         Step::Asked(_) => ext4::settings::rehearse(device, &settings, watch),
                     }
                 };
-            recovered(
-                device,
-                settings.journal.as_ref(),
-                Mode::Change,
-                true,
-                &change,
-            )
+            let journal = settings.journal.as_ref();
+            match settings.lost_journal {
+                None => recovered(device, journal, Mode::Change, true, &change),
+                // What waits in it cannot be replayed.
+                Some(_) => staged(device, journal, Mode::Change, true, None, &change),
+            }
         }
         Format::F2fs => {
             refuse_journal(settings.journal.as_ref())?;

@@ -300,3 +300,129 @@ fn a_journal_is_made_attached_and_detached() {
     let (code, text) = run(&["mkfs", "-F", "-O", "journal_dev", log, "512K"], None, &[]);
     assert!(code != Some(0) && text.contains("1024"), "{text}");
 }
+
+/// What `-n` says of a volume with its journal elsewhere is what happens, and nothing is written for it.
+#[test]
+fn a_size_is_planned_without_a_write() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (volume, journal) = pair(&scratch);
+    let (dirty, log) = crash(&volume, &journal);
+    for (image, log) in [(&volume, &journal), (&dirty, &log)] {
+        let place = image.to_str().unwrap();
+        let bytes = || (std::fs::read(image).unwrap(), std::fs::read(log).unwrap());
+        let before = bytes();
+        for size in [["24M", ""], ["--minimum", ""], ["--minimum", "--free=1M"]] {
+            let words: Vec<&str> = size.into_iter().filter(|word| !word.is_empty()).collect();
+            let planned = |more: &[&str]| {
+                let mut args = vec!["resize", "-n"];
+                args.extend(more);
+                args.extend(&words);
+                args.insert(2, place);
+                run(&args, Some(log), &[])
+            };
+            let (code, text) = planned(&[]);
+            assert!(code == Some(0) && text.contains("would be"), "{text}");
+            let (code, text) = planned(&["--json"]);
+            assert_eq!(code, Some(0), "{text}");
+            let said: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(said["dry_run"], true, "{text}");
+            assert_eq!(said["size_before"], 8 << 20, "{text}");
+            assert!(bytes() == before, "{words:?}: something was written");
+        }
+        // Read-only files are enough.
+        let (code, text) = run(
+            &["resize", "-n", place, "--minimum", "--json"],
+            Some(log),
+            &[],
+        );
+        assert_eq!(code, Some(0), "{text}");
+        let said: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let (code, text) = run(&["resize", place, "--minimum"], Some(log), &[]);
+        assert_eq!(code, Some(0), "{text}");
+        assert_eq!(std::fs::metadata(image).unwrap().len(), said["size"]);
+        let out = output(
+            Command::new("e2fsck")
+                .arg("-fn")
+                .arg("-j")
+                .arg(log)
+                .arg(image),
+        );
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert_eq!(out.status.code(), Some(0), "{said}");
+        // Without its journal nothing is planned, either.
+        let (code, text) = run(&["resize", place, "24M"], None, &[]);
+        assert!(code == Some(1) && text.contains("--journal"), "{text}");
+    }
+}
+
+#[test]
+fn a_journal_that_is_lost_is_given_up_in_words() {
+    if !have("mke2fs") || !have("e2fsck") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (volume, journal) = pair(&scratch);
+    let (dirty, log) = crash(&volume, &journal);
+    std::fs::remove_file(&journal).unwrap();
+    std::fs::remove_file(&log).unwrap();
+    let read = |image: &Path| std::fs::read(image).unwrap();
+    let without = "features=^has_journal";
+    // Nothing waits.
+    let place = volume.to_str().unwrap();
+    let before = read(&volume);
+    let (code, text) = run(&["set", place, without], None, &[]);
+    assert!(code == Some(1) && text.contains("--force"), "{text}");
+    let (code, text) = run(&["set", "--lose-transactions", place, without], None, &[]);
+    assert!(code == Some(2) && text.contains("--force"), "{text}");
+    assert!(read(&volume) == before, "a refusal wrote");
+    let (code, text) = run(&["set", "--force", place, without], None, &[]);
+    assert_eq!(code, Some(0), "{text}");
+    let (_, text) = run(&["cat", &format!("{place}:/kept/file")], None, &[]);
+    assert_eq!(text, "what fsync promised");
+    assert_eq!(run(&["check", "-n", place], None, &[]).0, Some(0));
+    let out = output(Command::new("e2fsck").arg("-fn").arg(&volume));
+    assert_eq!(out.status.code(), Some(0));
+    // Transactions wait.
+    let place = dirty.to_str().unwrap();
+    let before = read(&dirty);
+    for args in [
+        vec!["set", "--force", place, without],
+        vec![
+            "set",
+            "--force",
+            "--lose-transactions",
+            place,
+            without,
+            "label=x",
+        ],
+        vec!["set", "--force", "--lose-transactions", place, "label=x"],
+        vec!["resize", place, "24M"],
+    ] {
+        let (code, text) = run(&args, None, &[]);
+        assert_eq!(code, Some(1), "{args:?}: {text}");
+        assert!(read(&dirty) == before, "{args:?} wrote");
+    }
+    let (_, text) = run(&["set", "--force", place, without], None, &[]);
+    assert!(text.contains("--lose-transactions"), "{text}");
+    let all = ["set", "--force", "--lose-transactions", place, without];
+    let (code, text) = run(&all, None, &[]);
+    assert!(code == Some(0) && text.contains("check -y"), "{text}");
+    // It is not changed before it was checked.
+    let (code, text) = run(&["set", place, "label=x"], None, &[]);
+    assert!(code == Some(1) && text.contains("check"), "{text}");
+    let (code, text) = run(&["check", "-y", place], None, &[]);
+    assert!(matches!(code, Some(0 | 1)), "{text}");
+    let out = output(Command::new("e2fsck").arg("-fn").arg(&dirty));
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    assert_eq!(run(&["check", "-n", place], None, &[]).0, Some(0));
+    let (code, text) = run(
+        &["set", place, "label=x", "features=has_journal"],
+        None,
+        &[],
+    );
+    assert_eq!(code, Some(0), "{text}");
+}

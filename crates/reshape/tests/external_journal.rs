@@ -310,6 +310,87 @@ fn changes_go_through_it() {
     assert_eq!(users(&log), field(&image, "Filesystem UUID"));
 }
 
+/// Other features change while a detachment that was interrupted is made again.
+#[test]
+fn features_change_while_a_journal_forgets_the_volume() {
+    if !have_tools() {
+        return;
+    }
+    let dir = scratch();
+    let files = tree(dir.path());
+    let (image, log) = (dir.path().join("image"), journal(dir.path(), "log", "1024"));
+    mke2fs(&image, BARE, "40M", &files);
+    let before = contents(&image);
+    // As a cut leaves it between the volume and the list.
+    let uuid = field(&image, "Filesystem UUID").replace('-', "");
+    let uuid = u128::from_str_radix(&uuid, 16).expect("a UUID");
+    external(&log).list(uuid.to_be_bytes()).expect("listed");
+    apply(&image, "^has_journal,quota,^64bit", &log).expect("changed");
+    clean(&image, None, "changed");
+    assert_eq!(count_users(&log), 0);
+    assert!(!names_journal(&image));
+    assert!(field(&image, "Filesystem features").contains("quota"));
+    assert!(contents(&image) == before, "files differ");
+}
+
+/// What cannot be the volume's journal, or not for this change, is refused, and neither device is written.
+#[test]
+fn a_journal_that_does_not_do_is_refused() {
+    if !have_tools() {
+        return;
+    }
+    let dir = scratch();
+    let files = tree(dir.path());
+    let image = dir.path().join("image");
+    let make = |name: &str, options: &[&str], size: &str| {
+        let path = dir.path().join(name);
+        ok(Command::new("mke2fs")
+            .args(["-q", "-F", "-O", "journal_dev"])
+            .args(options)
+            .arg(&path)
+            .arg(size));
+        path
+    };
+    let unchanged = |log: &Path, what: &str, change: &dyn Fn() -> Result<(), String>| {
+        let before = (
+            fs::read(&image).expect("read"),
+            fs::read(log).expect("read"),
+        );
+        let said = change().expect_err(what);
+        assert!(said.contains(what), "{what}: {said}");
+        let now = (
+            fs::read(&image).expect("read"),
+            fs::read(log).expect("read"),
+        );
+        assert!(before == now, "{said}: something was written");
+    };
+    // Without a UUID no volume can name it.
+    mke2fs(&image, BARE, "40M", &files);
+    let nameless = make("nameless", &["-b", "1024", "-U", "clear"], "4M");
+    unchanged(&nameless, "has no UUID", &|| {
+        apply(&image, "has_journal", &nameless)
+    });
+    // Each of the 1024 blocks that are reserved for descriptors gets another list when a group has copies of them.
+    let reserve = [
+        "-b",
+        "4096",
+        "-E",
+        "resize=2147483647",
+        "-O",
+        "^has_journal,extent,64bit,metadata_csum,resize_inode",
+    ];
+    mke2fs(&image, &reserve, "120M", &files);
+    let narrow = make("narrow", &["-b", "4096"], "4096K");
+    apply(&image, "has_journal", &narrow).expect("attached");
+    common::set_len(&image, 400 << 20);
+    unchanged(&narrow, "is too small for a transaction", &|| {
+        let larger = ResizeOptions::to_bytes(400 << 20).journal(Some(external(&narrow)));
+        let done = resize(&device(&image), &larger);
+        done.map(drop).map_err(|e| e.to_string())
+    });
+    clean(&image, Some(&narrow), "refused");
+}
+
 /// Two devices as one, whose writes and flushes are recorded in one log: the journal lies behind the volume.
 fn joined(image: &Path, log: &Path) -> (MemoryDevice, u64) {
     let mut bytes = fs::read(image).expect("read");

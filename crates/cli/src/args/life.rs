@@ -49,6 +49,12 @@ pub struct ResizeArgs {
 
 #[derive(Args, Debug)]
 pub struct SetArgs {
+    /// With features=^has_journal, take away a journal on another device that is lost
+    #[arg(long)]
+    pub force: bool,
+    /// With --force, also when transactions wait in that journal: they are lost, and the volume must be checked
+    #[arg(long, requires = "force")]
+    pub lose_transactions: bool,
     /// Image file or block device
     #[arg(value_hint = ValueHint::FilePath)]
     pub image: PathBuf,

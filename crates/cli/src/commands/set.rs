@@ -2,10 +2,10 @@
 
 use super::change::{Change, named_journal};
 use crate::args::SetArgs;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, warn};
 use crate::size::parse_size;
 use blockwright::ErrorKind;
-use blockwright::reshape::{self, ErrorBehaviour, Reserved, Settings};
+use blockwright::reshape::{self, ErrorBehaviour, LostJournal, Reserved, Settings};
 use blockwright_device::OpenMode;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -95,6 +95,11 @@ fn settings(args: &SetArgs) -> Result<Settings> {
 pub fn set(args: &SetArgs) -> Result<()> {
     let mut settings = settings(args)?;
     settings.journal = named_journal(OpenMode::default())?;
+    settings.lost_journal = match (args.force, args.lose_transactions) {
+        (false, _) => None,
+        (true, false) => Some(LostJournal::Journal),
+        (true, true) => Some(LostJournal::Transactions),
+    };
     let run = || -> Result<()> {
         let device = crate::wall::device(&args.image, OpenMode::default())?;
         let change = Change::begin()?;
@@ -106,7 +111,14 @@ pub fn set(args: &SetArgs) -> Result<()> {
             )
             .code(crate::exit::INTERRUPTED),
             _ => e.into(),
-        })
+        })?;
+        if args.lose_transactions {
+            warn(format_args!(
+                "{}: what waited in the lost journal is lost with it: run `blockwright check -y IMAGE`",
+                args.image.display()
+            ));
+        }
+        Ok(())
     };
     run().map_err(|e| e.at(args.image.display()))
 }

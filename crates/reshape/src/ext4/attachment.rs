@@ -85,16 +85,24 @@ impl Volume {
         Log::open(self)?;
         let journal = self.named_journal()?;
         let mut found = journal.read()?;
+        self.forget_journal()?;
+        match found.users().len() {
+            1 => journal.write_users(&mut found, &[]),
+            _ => self.forget_in_journal(self.sb.raw.uuid),
+        }
+    }
+
+    /// Takes the journal on another device from the volume alone. Nothing waits in it; its device may be lost.
+    ///
+    /// # Errors
+    /// `Device`.
+    pub fn forget_journal(&mut self) -> Result<()> {
         self.name_journal(None);
         let mut features = self.sb.raw.features();
         features.compat.remove(Compat::FAST_COMMIT);
         self.sb.raw.set_features(features);
         self.follow()?;
-        self.commit_super()?;
-        match found.users().len() {
-            1 => journal.write_users(&mut found, &[]),
-            _ => self.forget_in_journal(self.sb.raw.uuid),
-        }
+        self.commit_super()
     }
 
     /// Takes a volume out of the list of the journal that the caller has named.

@@ -54,6 +54,8 @@ pub(super) struct Plan {
     pub add_journal: Option<u64>,
     /// The journal that the caller has named becomes the volume's.
     pub attach: bool,
+    /// The journal that goes is on a device that is lost.
+    pub lost: bool,
     /// The journal on another device lists the volume by its new UUID.
     pub list_in_journal: bool,
     /// The journal on another device does not list the volume by this UUID any more: the volume has none, or will have none.
@@ -226,8 +228,7 @@ fn clears_uninit(mut old: Features, list: &str) -> Result<bool> {
 }
 
 /// Whether the list says that there is to be no journal, also where there is none.
-pub(super) fn clears_journal(volume: &Volume, list: &str) -> Result<bool> {
-    let mut features = volume.sb.features();
+pub(super) fn clears_journal(mut features: Features, list: &str) -> Result<bool> {
     features.compat |= Compat::HAS_JOURNAL;
     Ok(!parse(features, list)?.has_compat(Compat::HAS_JOURNAL))
 }

@@ -278,22 +278,7 @@ impl Volume {
 
     /// What the superblock says of the journal.
     pub fn name_journal(&mut self, inode: Option<&Inode>) {
-        let raw = &mut self.sb.raw;
-        let mut features = raw.features();
-        features.compat.set(Compat::HAS_JOURNAL, inode.is_some());
-        raw.set_features(features);
-        raw.journal_inum.set(inode.map_or(0, |_| Ino::JOURNAL.0));
-        raw.journal_uuid = [0; 16];
-        raw.journal_dev.set(0);
-        raw.jnl_backup_type = inode.map_or(0, |_| BACKUP_BLOCKS);
-        raw.jnl_blocks = Default::default();
-        if let Some(inode) = inode {
-            for (word, bytes) in raw.jnl_blocks.iter_mut().zip(inode.block.chunks_exact(4)) {
-                word.set(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-            }
-            raw.jnl_blocks[15].set((inode.size >> 32) as u32);
-            raw.jnl_blocks[16].set(inode.size as u32);
-        }
+        name_journal(&mut self.sb.raw, inode);
     }
 
     /// Free runs of at least `blocks` blocks together, in at most this many pieces: whole clusters, the longest ones.
@@ -378,6 +363,25 @@ impl Volume {
             }
         }
         Ok(())
+    }
+}
+
+/// Makes a superblock name the journal in this inode, or none.
+pub(super) fn name_journal(raw: &mut RawSuperblock, inode: Option<&Inode>) {
+    let mut features = raw.features();
+    features.compat.set(Compat::HAS_JOURNAL, inode.is_some());
+    raw.set_features(features);
+    raw.journal_inum.set(inode.map_or(0, |_| Ino::JOURNAL.0));
+    raw.journal_uuid = [0; 16];
+    raw.journal_dev.set(0);
+    raw.jnl_backup_type = inode.map_or(0, |_| BACKUP_BLOCKS);
+    raw.jnl_blocks = Default::default();
+    if let Some(inode) = inode {
+        for (word, bytes) in raw.jnl_blocks.iter_mut().zip(inode.block.chunks_exact(4)) {
+            word.set(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        }
+        raw.jnl_blocks[15].set((inode.size >> 32) as u32);
+        raw.jnl_blocks[16].set(inode.size as u32);
     }
 }
 

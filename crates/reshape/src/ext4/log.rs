@@ -76,7 +76,7 @@ impl Log {
     fn open_elsewhere(volume: &Volume, uuid: [u8; 16]) -> Result<Self> {
         let journal = volume.journal.as_ref().ok_or_else(|| {
             ReshapeError::Unsupported(format!(
-                "the volume's journal is on another device, with UUID {}; name it (--journal)",
+                "the volume's journal is on another device, with UUID {}; name it (--journal), or take it away when it is lost (`set --force IMAGE features=^has_journal`)",
                 uuid::Uuid::from_bytes(uuid)
             ))
         })?;

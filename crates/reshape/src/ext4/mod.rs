@@ -5,7 +5,7 @@
 //! - `volume`: superblock, descriptors, bitmaps, inodes.
 //! - `files`: the blocks of a file. `inodes`: all inodes in use.
 //! - `log`: a transaction in the journal. `commit`: the order in which a change reaches the device.
-//! - `attachment`: a journal on another device, attached and detached. `journal_file`: making and removing a journal. `transaction`: a transaction with descriptors and counts.
+//! - `attachment`: a journal on another device, attached and detached. `lost_journal`: one whose device is lost. `journal_file`: making and removing a journal. `transaction`: a transaction with descriptors and counts.
 //! - `own_files`: quota files, the file of orphans, the block of multiple-mount protection.
 //! - `indexes`: indexes of directories. `unwritten`: bitmaps and tables that were never written.
 //! - `tails`: room for checksums in directories. `checksums`: checksums of all metadata. `width`: the width of block numbers.
@@ -29,6 +29,7 @@ mod inodes;
 pub(crate) mod journal_device;
 mod journal_file;
 mod log;
+mod lost_journal;
 mod own_files;
 mod renumber;
 pub mod resize;

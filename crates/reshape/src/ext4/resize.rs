@@ -16,6 +16,7 @@
 use std::ops::Range;
 
 use blockwright_device::SharedDevice;
+use blockwright_ondisk::ext4::superblock::JournalLocation;
 use blockwright_ondisk::ext4::{BlockNo, Geometry, GroupDesc, GroupFlags, GroupNo, Superblock};
 
 use super::commit::Order;
@@ -123,6 +124,11 @@ fn make(place: &Place, bytes: u64, mode: Mode, watch: &Watch) -> Result<Resized>
 /// something was committed. `journal`: the blocks that the journal had, 0 without one; `None` where it has not changed.
 pub(super) fn give_up(place: &Place, journal: Option<u64>, committed: bool) -> Result<()> {
     let mut volume = Volume::open(place)?;
+    let elsewhere = matches!(volume.sb.journal(), Some(JournalLocation::External { .. }));
+    if elsewhere && volume.journal.is_none() {
+        // It is lost, and its removal has not begun.
+        return Ok(());
+    }
     let log = Log::open(&volume)?.map(|log| log.len() as u64);
     let restored = match (log, journal) {
         (Some(_), Some(0)) => {

@@ -18,11 +18,13 @@ use super::journal_file::{
     JOURNAL_BLOCKS_MAX, JOURNAL_BLOCKS_MIN, default_blocks, mapped_blocks_max, now,
 };
 use super::log::Log;
+use super::lost_journal;
 use super::volume::Volume;
 use crate::error::{ReshapeError, Result};
 use crate::watch::Watch;
 
 pub use super::journal_device::ExternalJournal;
+pub use super::lost_journal::LostJournal;
 
 /// How much of a volume is kept for the super user.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -54,6 +56,8 @@ pub struct Settings {
     pub journal_bytes: Option<u64>,
     /// The journal on another device: the one that the volume has, or with `has_journal` the one that it gets.
     pub journal: Option<ExternalJournal>,
+    /// The journal on another device that `^has_journal` takes away is lost, and what is given up with it.
+    pub lost_journal: Option<LostJournal>,
 }
 
 /// The names of default mount options, as `tune2fs -o` has them.
@@ -91,6 +95,9 @@ pub fn set(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<
 /// # Errors
 /// As [`set`].
 pub fn set_rehearsed(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
+    if forget_lost(device, settings, true)? {
+        return Ok(());
+    }
     let place = Place::new(device, settings.journal.as_ref());
     make(&place, settings, watch)
 }
@@ -100,6 +107,9 @@ pub fn set_rehearsed(device: &SharedDevice, settings: &Settings, watch: &Watch) 
 /// # Errors
 /// As [`set`].
 pub fn rehearse(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
+    if forget_lost(device, settings, false)? {
+        return Ok(());
+    }
     let place = Place::new(device, settings.journal.as_ref());
     let (_, plan) = planned(&place, settings, watch)?;
     match plan.is_more_than_superblock() {
@@ -108,13 +118,32 @@ pub fn rehearse(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Re
     }
 }
 
+/// Takes a lost journal from a volume that is not clean, or only looks at that. `false`: the settings change as usual.
+fn forget_lost(device: &SharedDevice, settings: &Settings, write: bool) -> Result<bool> {
+    let Some(lost) = settings.lost_journal else {
+        return Ok(false);
+    };
+    let asked = lost_journal::Asked {
+        features: settings.features.as_deref().unwrap_or_default(),
+        more: settings.label.is_some()
+            || settings.uuid.is_some()
+            || settings.reserved.is_some()
+            || settings.errors.is_some()
+            || settings.hash_seed.is_some()
+            || settings.default_options.is_some()
+            || settings.journal_bytes.is_some()
+            || settings.journal.is_some(),
+    };
+    lost_journal::forget(device, lost, &asked, write)
+}
+
 /// Makes what [`set`] has looked at.
 fn make(place: &Place, settings: &Settings, watch: &Watch) -> Result<()> {
     let (mut volume, mut plan) = planned(place, settings, watch)?;
     let needs_log = plan.descriptors || !plan.steps.is_empty();
-    let temporary = needs_log && volume.sb.journal().is_none() && !plan.attach;
+    let temporary = needs_log && (volume.sb.journal().is_none() || plan.lost) && !plan.attach;
     let begun = match (temporary, plan.attach) {
-        (true, _) => with_journal(place, settings, watch, plan.add_journal).map(Some),
+        (true, _) => with_journal(place, settings, watch, &plan).map(Some),
         (_, true) => attached(place, settings, watch).map(Some),
         _ => Ok(None),
     };
@@ -148,19 +177,26 @@ fn attached(place: &Place, settings: &Settings, watch: &Watch) -> Result<(Volume
     planned(place, settings, watch)
 }
 
-/// Gives the volume a journal for the time of the change, which the plan removes. One of `wanted` blocks takes its place.
+/// Gives the volume a journal for the time of the change, which the plan removes. The one that was planned before takes its place.
 fn with_journal(
     place: &Place,
     settings: &Settings,
     watch: &Watch,
-    wanted: Option<u64>,
+    before: &Plan,
 ) -> Result<(Volume, Plan)> {
     let mut volume = Volume::open(place)?;
     let descriptors = u64::from(volume.sb.geo.desc_blocks) * 2;
     volume.add_journal(JOURNAL_BLOCKS_MIN + descriptors)?;
-    let (volume, mut plan) = planned(place, settings, watch)?;
+    // One that is lost has gone with this. One that is named is not the volume's: it only has to forget it.
+    let settings = Settings {
+        lost_journal: None,
+        journal: None,
+        ..settings.clone()
+    };
+    let (volume, mut plan) = planned(place, &settings, watch)?;
     plan.remove_journal = true;
-    plan.add_journal = wanted;
+    plan.add_journal = before.add_journal;
+    plan.forget_in_journal = before.forget_in_journal;
     Ok((volume, plan))
 }
 
@@ -204,6 +240,7 @@ fn apply(volume: &mut Volume, plan: &Plan) -> Result<()> {
     match plan.add_journal {
         Some(blocks) if plan.remove_journal => volume.replace_journal(blocks)?,
         Some(blocks) => volume.add_journal(blocks)?,
+        None if plan.lost => volume.forget_journal()?,
         None if plan.remove_journal => volume.remove_journal()?,
         None => {
             if let Some(had) = volume.enlarged_from.take() {
@@ -240,7 +277,7 @@ fn planned(place: &Place, settings: &Settings, watch: &Watch) -> Result<(Volume,
 
 /// Finds the reasons for which a step would be refused.
 fn check_steps(volume: &Volume, plan: &Plan) -> Result<()> {
-    if plan.descriptors || !plan.steps.is_empty() {
+    if !plan.lost && (plan.descriptors || !plan.steps.is_empty()) {
         // Every transaction needs a journal that is here, and empty.
         Log::open(volume)?;
     }
@@ -259,7 +296,40 @@ fn check_steps(volume: &Volume, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
+/// Plans that the journal goes, whose device is lost.
+fn plan_lost(volume: &Volume, settings: &Settings, plan: &mut Plan) -> Result<()> {
+    let list = settings.features.as_deref().unwrap_or_default();
+    if !features::clears_journal(volume.sb.features(), list)? {
+        return Err(ReshapeError::Invalid(
+            "a journal that is lost is taken away (features=^has_journal)".into(),
+        ));
+    }
+    if settings.journal.is_some() {
+        return Err(ReshapeError::Invalid(
+            "a journal device is named: --force is for one that is lost".into(),
+        ));
+    }
+    match volume.sb.journal() {
+        // It was taken away before.
+        None => {}
+        Some(JournalLocation::External { .. }) => plan.lost = true,
+        Some(JournalLocation::Internal(_)) => return Err(lost_journal::not_elsewhere()),
+    }
+    Ok(())
+}
+
 fn plan_journal(volume: &Volume, settings: &Settings, plan: &mut Plan) -> Result<()> {
+    if settings.lost_journal.is_some() {
+        plan_lost(volume, settings, plan)?;
+    }
+    if plan.lost {
+        return match settings.journal_bytes {
+            None => Ok(()),
+            Some(_) => Err(ReshapeError::Invalid(
+                "a size was given for the journal that is to be removed".into(),
+            )),
+        };
+    }
     let has = volume.sb.features().has_compat(Compat::HAS_JOURNAL);
     let named = settings.journal.is_some();
     let elsewhere = matches!(volume.sb.journal(), Some(JournalLocation::External { .. }));
@@ -286,7 +356,7 @@ fn plan_journal(volume: &Volume, settings: &Settings, plan: &mut Plan) -> Result
                 plan.attach = true;
             }
             // A detachment that was interrupted is made again.
-            (false, _, None) if features::clears_journal(volume, list)? => {
+            (false, _, None) if features::clears_journal(volume.sb.features(), list)? => {
                 plan.forget_in_journal = Some(volume.committed.uuid);
             }
             (false, _, None) => {
@@ -361,7 +431,7 @@ fn plan_identity(volume: &mut Volume, settings: &Settings, plan: &mut Plan) -> R
     }
     let old = volume.sb.raw.uuid;
     let elsewhere = matches!(volume.sb.journal(), Some(JournalLocation::External { .. }));
-    if elsewhere && plan.remove_journal {
+    if elsewhere && plan.remove_journal && !plan.lost {
         // It lists the volume by this one, which may change with the same list.
         plan.forget_in_journal = Some(old);
     }

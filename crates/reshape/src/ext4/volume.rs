@@ -9,8 +9,8 @@ use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::mmp::{self, RawMmp};
 use blockwright_ondisk::ext4::superblock::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State};
 use blockwright_ondisk::ext4::{
-    BlockNo, GroupDesc, GroupFlags, GroupNo, Incompat, Ino, Inode, RawSuperblock, RoCompat,
-    Superblock,
+    BlockNo, Geometry, GroupDesc, GroupFlags, GroupNo, Incompat, Ino, Inode, RawSuperblock,
+    RoCompat, Superblock,
 };
 
 use super::disk::Disk;
@@ -65,6 +65,56 @@ fn check_known(sb: &Superblock) -> Result<()> {
     )))
 }
 
+/// Refuses a volume that another host uses, as its block of multiple-mount protection says.
+///
+/// # Errors
+/// `NotClean`; `Format`, `Device`.
+pub(super) fn check_use(device: &SharedDevice, sb: &Superblock) -> Result<()> {
+    let Some(block) = sb.mmp_block()? else {
+        return Ok(());
+    };
+    let disk = Disk::new(device.clone(), sb.geo.block_size);
+    let bytes = disk.read(block.0, "multiple-mount protection")?;
+    match RawMmp::parse(&bytes, &sb.geo)?.seq.get() == mmp::SEQ_CLEAN {
+        true => Ok(()),
+        false => Err(ReshapeError::NotClean(
+            "the volume is in use by another host",
+        )),
+    }
+}
+
+/// Writes a superblock that needs no recovery in its place, durably, and then its copies.
+///
+/// # Errors
+/// `Device`.
+pub(super) fn write_super_copies(
+    device: &SharedDevice,
+    sb: &Superblock,
+    raw: &RawSuperblock,
+) -> Result<()> {
+    let disk = Disk::new(device.clone(), sb.geo.block_size);
+    let bytes = with_recovery(raw, false).to_bytes();
+    disk.write_bytes(SUPERBLOCK_OFFSET, &bytes, "superblock")?;
+    disk.flush("superblock")?;
+    write_copies(&disk, &sb.geo, raw)?;
+    disk.flush("superblock copies")
+}
+
+/// Writes the copies of a superblock.
+fn write_copies(disk: &Disk, geo: &Geometry, raw: &RawSuperblock) -> Result<()> {
+    for group in geo.groups().skip(1) {
+        if let Some(block) = geo.group_super_block(group) {
+            let mut raw = with_recovery(raw, false);
+            raw.block_group_nr.set(group.0 as u16);
+            raw.set_checksum();
+            let mut bytes = vec![0; geo.block_len()];
+            bytes[..SUPERBLOCK_SIZE].copy_from_slice(&raw.to_bytes());
+            disk.write_now(block.0, &bytes, "superblock copy")?;
+        }
+    }
+    Ok(())
+}
+
 impl Volume {
     /// Opens a volume for a change.
     ///
@@ -92,14 +142,7 @@ impl Volume {
             return Err(ReshapeError::NotClean(why));
         }
         let disk = Disk::new(device.clone(), sb.geo.block_size);
-        if let Some(block) = sb.mmp_block()? {
-            let bytes = disk.read(block.0, "multiple-mount protection")?;
-            if RawMmp::parse(&bytes, &sb.geo)?.seq.get() != mmp::SEQ_CLEAN {
-                return Err(ReshapeError::NotClean(
-                    "the volume is in use by another host",
-                ));
-            }
-        }
+        check_use(device, &sb)?;
         let mut volume = Self::with_descs(disk, sb)?;
         volume.disk.rehearses = place.rehearses;
         volume.journal.clone_from(&place.journal);
@@ -403,16 +446,7 @@ impl Volume {
             return Ok(());
         }
         let geo = &self.sb.geo;
-        for group in geo.groups().skip(1) {
-            if let Some(block) = geo.group_super_block(group) {
-                let mut raw = with_recovery(&self.sb.raw, false);
-                raw.block_group_nr.set(group.0 as u16);
-                raw.set_checksum();
-                let mut bytes = vec![0; geo.block_len()];
-                bytes[..SUPERBLOCK_SIZE].copy_from_slice(&raw.to_bytes());
-                self.disk.write_now(block.0, &bytes, "superblock copy")?;
-            }
-        }
+        write_copies(&self.disk, geo, &self.sb.raw)?;
         if !descriptors {
             return self.disk.flush("superblock copies");
         }

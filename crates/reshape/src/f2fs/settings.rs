@@ -33,6 +33,7 @@ pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
         ("default-options", settings.default_options.is_some()),
         ("features", settings.features.is_some()),
         ("journal-size", settings.journal_bytes.is_some()),
+        ("force", settings.lost_journal.is_some()),
     ];
     if let Some((name, _)) = others.iter().find(|(_, asked)| *asked) {
         return Err(ReshapeError::Unsupported(format!(
