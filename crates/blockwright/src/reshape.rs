@@ -46,7 +46,7 @@ impl From<ReshapeError> for Error {
             ReshapeError::Format(_) | ReshapeError::F2fs(_) | ReshapeError::Damaged(_) => {
                 ErrorKind::Corrupt
             }
-            ReshapeError::NotClean(_) => ErrorKind::Busy,
+            ReshapeError::NotClean(_) | ReshapeError::Undecided(_) => ErrorKind::Busy,
             ReshapeError::Unsupported(_) => ErrorKind::Unsupported,
             ReshapeError::Invalid(_) => ErrorKind::Invalid,
             ReshapeError::NoSpace(_) => ErrorKind::NoSpace,
@@ -289,7 +289,9 @@ fn recovered<T>(
     let features = raw.features();
     let waits = features.has_incompat(Incompat::NEEDS_RECOVERY)
         || features.has_ro_compat(RoCompat::ORPHAN_PRESENT)
-        || raw.last_orphan.get() != 0;
+        || raw.last_orphan.get() != 0
+        // A mount drops it.
+        || ext4::unmade::holds_unmade_change(device, journal)?;
     let waiting = (waits && !raw.state().contains(State::ERROR)).then(|| Waiting {
         journal_is_its: features.has_compat(Compat::HAS_JOURNAL) && raw.journal_inum.get() == 0,
     });

@@ -30,6 +30,9 @@ pub enum ReshapeError {
     /// The volume must be repaired or recovered first.
     #[error("{0}: run `blockwright check -p IMAGE` first")]
     NotClean(&'static str),
+    /// Only the user can say what is to become of something, which the sentence names.
+    #[error("{0}")]
+    Undecided(&'static str),
     /// The change is possible in the format, but not here.
     #[error("{0}")]
     Unsupported(String),

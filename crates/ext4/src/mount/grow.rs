@@ -105,7 +105,9 @@ fn refused(error: &ReshapeError) -> Error {
         ReshapeError::Format(_) | ReshapeError::F2fs(_) | ReshapeError::Damaged(_) => {
             ErrorKind::Corrupt
         }
-        ReshapeError::NotClean(_) | ReshapeError::Unsupported(_) => ErrorKind::Unsupported,
+        ReshapeError::NotClean(_) | ReshapeError::Undecided(_) | ReshapeError::Unsupported(_) => {
+            ErrorKind::Unsupported
+        }
         ReshapeError::Invalid(_) => ErrorKind::Invalid,
         ReshapeError::NoSpace(_) => ErrorKind::NoSpace,
         ReshapeError::Interrupted => ErrorKind::Interrupted,

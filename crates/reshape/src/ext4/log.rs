@@ -43,16 +43,28 @@ impl Log {
     /// # Errors
     /// `NotClean` when it holds transactions; `Unsupported` when it is on another device that the caller has not named; `Invalid` for a device that is not its.
     pub fn open(volume: &Volume) -> Result<Option<Self>> {
+        let log = Self::find(volume)?;
+        if let Some(log) = &log {
+            Self::check(volume, &log.sb)?;
+        }
+        Ok(log)
+    }
+
+    /// The journal of a volume, which may hold transactions.
+    ///
+    /// # Errors
+    /// As [`Log::open`], for a journal that is not named or not found.
+    pub fn find(volume: &Volume) -> Result<Option<Self>> {
         match volume.sb.journal() {
             None => Ok(None),
             Some(JournalLocation::External { uuid, .. }) => {
-                Self::open_elsewhere(volume, uuid).map(Some)
+                Self::find_elsewhere(volume, uuid).map(Some)
             }
-            Some(JournalLocation::Internal(ino)) => Self::open_inode(volume, ino).map(Some),
+            Some(JournalLocation::Internal(ino)) => Self::find_inode(volume, ino).map(Some),
         }
     }
 
-    fn open_inode(volume: &Volume, ino: Ino) -> Result<Self> {
+    fn find_inode(volume: &Volume, ino: Ino) -> Result<Self> {
         let inode = volume.inode(ino)?;
         let mut blocks = Vec::new();
         for run in volume.runs(ino, &inode)?.runs {
@@ -66,14 +78,13 @@ impl Log {
             .ok_or_else(|| ReshapeError::Damaged("the journal is empty".into()))?;
         let bytes = volume.disk.read(first, WHAT)?;
         let sb = JournalSuperblock::parse(&bytes, Some(blocks.len() as u64))?;
-        Self::check(volume, &sb)?;
         Ok(Self {
             home: Home::Blocks(blocks),
             sb,
         })
     }
 
-    fn open_elsewhere(volume: &Volume, uuid: [u8; 16]) -> Result<Self> {
+    fn find_elsewhere(volume: &Volume, uuid: [u8; 16]) -> Result<Self> {
         let journal = volume.journal.as_ref().ok_or_else(|| {
             ReshapeError::Unsupported(format!(
                 "the volume's journal is on another device, with UUID {}; name it (--journal), or take it away when it is lost (`set --force IMAGE features=^has_journal`)",
@@ -88,7 +99,6 @@ impl Log {
                 uuid::Uuid::from_bytes(uuid)
             )));
         }
-        Self::check(volume, &found.journal)?;
         Ok(Self {
             home: Home::Device {
                 disk: Disk::new(journal.device.clone(), found.journal.block_size),
@@ -114,7 +124,9 @@ impl Log {
             ));
         }
         if sb.start.is_some() {
-            return Err(ReshapeError::NotClean("the journal must be replayed"));
+            return Err(ReshapeError::Undecided(
+                "the journal holds transactions, and the superblock does not say that they must be replayed: `blockwright check -y IMAGE` replays them, and a mount drops them",
+            ));
         }
         if sb.errno != 0 {
             return Err(ReshapeError::NotClean("the journal records an error"));
@@ -127,6 +139,20 @@ impl Log {
         Self {
             home: Home::Blocks(blocks),
             sb,
+        }
+    }
+
+    /// A block of the journal; `None` behind its end.
+    pub fn read(&self, volume: &Disk, at: u32) -> Result<Option<Vec<u8>>> {
+        if at >= self.sb.log_end {
+            return Ok(None);
+        }
+        match &self.home {
+            Home::Blocks(blocks) => match blocks.get(at as usize) {
+                Some(block) => volume.read(*block, WHAT).map(Some),
+                None => Ok(None),
+            },
+            Home::Device { disk, .. } => disk.read(u64::from(at), WHAT).map(Some),
         }
     }
 

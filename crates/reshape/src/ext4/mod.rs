@@ -6,6 +6,7 @@
 //! - `files`: the blocks of a file. `inodes`: all inodes in use.
 //! - `log`: a transaction in the journal. `commit`: the order in which a change reaches the device.
 //! - `attachment`: a journal on another device, attached and detached. `lost_journal`: one whose device is lost. `journal_file`: making and removing a journal. `transaction`: a transaction with descriptors and counts.
+//! - [`unmade`]: a change that a power failure left in the journal.
 //! - `own_files`: quota files, the file of orphans, the block of multiple-mount protection.
 //! - `indexes`: indexes of directories. `unwritten`: bitmaps and tables that were never written.
 //! - `tails`: room for checksums in directories. `checksums`: checksums of all metadata. `width`: the width of block numbers.
@@ -38,6 +39,7 @@ mod shape;
 mod shrink;
 mod tails;
 mod transaction;
+pub mod unmade;
 mod unwritten;
 mod volume;
 mod width;
