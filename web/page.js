@@ -1,9 +1,12 @@
 const $ = (id) => document.getElementById(id);
-const ROW = 28, WINDOW = 200, READ = 1 << 20;
+// Downloads that may be larger than LARGE are written to the disk as they are read, where the browser can.
+const ROW = 28, WINDOW = 200, READ = 1 << 20, LARGE = 64 << 20;
 let worker = null, file = null, part = null, waiting = new Map(), nextId = 1, starts = 0;
 let path = "/", total = 0, pages = new Map(), shown = 0;
 // The number of the volume that is looked at. What was asked about an earlier one is not shown.
 let current = 0;
+// Bytes in use on it.
+let used = 0;
 
 const human = (n) => {
   let unit = 0;
@@ -84,7 +87,7 @@ async function startWorker(again = false) {
       waiting.delete(data.id);
       // Opened: a later trap is another one.
       if (asked.request.op === "volume") again = false;
-      data.error !== undefined ? asked.reject(new Error(data.error)) : asked.resolve(data.blob ?? data.bytes ?? JSON.parse(data.text));
+      data.error !== undefined ? asked.reject(new Error(data.error)) : asked.resolve(data.bytes ?? JSON.parse(data.text));
     };
     mine.postMessage({ module: compiled, file });
   });
@@ -146,6 +149,7 @@ const openVolume = guarded(async (number) => {
   if (!worker || waiting.size) { await startWorker(); await openImage(); }
   try {
     const v = await ask({ op: "volume", part });
+    used = v.bytes - v.freeBytes;
     $("about").textContent = `${v.format}${v.label ? ` “${v.label}”` : ""}: ${human(v.bytes)}, ${human(v.freeBytes)} free${v.format === "f2fs" ? "" : `; ${v.inodes - v.freeInodes} of ${v.inodes} inodes in use`}`;
     await list("/");
   } catch (e) {
@@ -222,22 +226,58 @@ function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(url), 60000);
 }
 
-async function download(entry) {
-  const from = child(entry.name), name = display(entry.name), parts = [], ask = here();
-  const target = (entry.leadsToBytes ?? entry.size) > 64 * READ && window.showSaveFilePicker ? await (await showSaveFilePicker({ suggestedName: name })).createWritable() : null;
+// Where a download goes that has at most this many bytes: a file that is written while parts come, or one that is saved at the end.
+async function destination(name, bytes) {
+  let target = null, last = Promise.resolve();
+  const parts = [];
+  if (bytes > LARGE && window.showSaveFilePicker) {
+    try {
+      target = await (await showSaveFilePicker({ suggestedName: name })).createWritable();
+    } catch (e) {
+      // The person has closed the dialog.
+      throw e.name === "AbortError" ? SUPERSEDED : e;
+    }
+  }
+  return {
+    // Parts that come faster than they are written wait in order. The first failure is that of all that follow.
+    write(part) {
+      if (!target) return void parts.push(part);
+      last = last.then(() => target.write(part));
+      last.catch(() => {});
+      return last;
+    },
+    async close() {
+      await last;
+      target ? await target.close() : save(new Blob(parts, { type: "application/octet-stream" }), name);
+    },
+    // No half of a file stays.
+    abort: () => target?.abort().catch(() => {}),
+  };
+}
+
+// Calls `fill` with a destination, and closes it when that was done.
+async function into(name, bytes, fill) {
+  const to = await destination(name, bytes);
   try {
+    await fill(to);
+    await to.close();
+  } catch (e) {
+    await to.abort();
+    throw e;
+  }
+}
+
+async function download(entry) {
+  const from = child(entry.name), name = display(entry.name), ask = here();
+  await into(name, entry.leadsToBytes ?? entry.size, async (to) => {
     for (let offset = 0; ;) {
       const bytes = await ask({ op: "read", path: from, offset, bytes: READ }, "bytes");
       if (bytes.length === 0) break;
-      target ? await target.write(bytes) : parts.push(new Blob([bytes]));
+      await to.write(new Blob([bytes]));
       offset += bytes.length;
       status(`${name}: ${human(offset)}`);
     }
-  } catch (e) {
-    await target?.abort();
-    throw e;
-  }
-  target ? await target.close() : save(new Blob(parts, { type: "application/octet-stream" }), name);
+  });
 }
 
 // What a person may want to end. Cancel appears when it takes long.
@@ -245,7 +285,7 @@ let running = 0;
 function long(run) {
   const tell = (e) => {
     if (e.event === "progress") status(`${e.phase}: ${e.done} of ${e.total}`);
-    if (e.event === "bytes") status(human(e.bytes));
+    if (e.event === "part") status(human(e.bytes));
   };
   return guarded(async () => {
     running++;
@@ -254,15 +294,16 @@ function long(run) {
   });
 }
 $("tar").onclick = long(async (tell) => {
-  const lost = [];
-  let sum = { unreadable: 0, sockets: 0 };
-  const blob = await here()({ op: "export", path }, "blob", (e) => {
+  const lost = [], from = path, ask = here();
+  let sum = { unreadable: 0, sockets: 0 }, bytes = 0;
+  // A stream's size is not known before its end. It is not much more than what is in use, unless files have holes.
+  await into((from.split("/").filter(Boolean).map(display).pop() ?? "root") + ".tar", used, (to) => ask({ op: "export", path: from }, "parts", (e) => {
     if (e.event === "unreadable" && lost.length < 20) lost.push(e.text);
     if (e.event === "exported") sum = e;
+    if (e.event === "part") { bytes = e.bytes; to.write(e.part); }
     tell(e);
-  });
-  save(blob, (path.split("/").filter(Boolean).map(display).pop() ?? "root") + ".tar");
-  status(`${human(blob.size)} saved${sum.sockets ? `, without ${counted(sum.sockets, "socket", "sockets")}` : ""}`);
+  }));
+  status(`${human(bytes)} saved${sum.sockets ? `, without ${counted(sum.sockets, "socket", "sockets")}` : ""}`);
   if (sum.unreadable) fail(`${counted(sum.unreadable, "entry", "entries")} could not be read:\n${lost.join("\n")}`);
 });
 const check = long(async (tell) => {

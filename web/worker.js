@@ -1,7 +1,7 @@
 // Runs the module of blockwright on one file, and implements the functions of WASI that it calls.
 //
-// Messages from the page: {module, file} once, then {id, request, as} one after another; `as` is `json`, `bytes` or `blob`.
-// Messages to the page: {ready}, {id, text} or {id, bytes} or {id, blob}, {id, error}, {id, event}, {read} (bytes read so far), and
+// Messages from the page: {module, file} once, then {id, request, as} one after another; `as` is `json`, `bytes` or `parts`.
+// Messages to the page: {ready}, {id, text} or {id, bytes}, {id, error}, {id, event} (a part of a stream is one, too), {read} (bytes read so far), and
 // {ended} when the module can do no more: the page then starts another worker.
 "use strict";
 
@@ -25,7 +25,8 @@ let readFailed = null;
 let input = new Uint8Array(0);
 let output = [];
 let outputBytes = 0;
-let parts = null;
+let streams = false;
+let streamed = 0;
 let words = "";
 let current = null;
 
@@ -69,14 +70,14 @@ function readImage(fd, length) {
 function keep(bytes) {
   output.push(bytes);
   outputBytes += bytes.length;
-  if (parts && outputBytes >= PART_BYTES) flushPart();
+  if (streams && outputBytes >= PART_BYTES) flushPart();
 }
 
 function flushPart() {
-  parts.push(new Blob(output));
+  streamed += outputBytes;
+  postMessage({ id: current, event: { event: "part", part: new Blob(output), bytes: streamed } });
   output = [];
   outputBytes = 0;
-  postMessage({ id: current, event: { event: "bytes", bytes: parts.reduce((sum, part) => sum + part.size, 0) } });
 }
 
 // Standard error: events, and what a panic says.
@@ -212,7 +213,8 @@ function serve({ id, request, as }) {
   input = encoder.encode(JSON.stringify(request));
   output = [];
   outputBytes = 0;
-  parts = as === "blob" ? [] : null;
+  streams = as === "parts";
+  streamed = 0;
   readFailed = null;
   lastWords = [];
   try {
@@ -233,9 +235,9 @@ function answer(id, as, code) {
     if (code === 1) text = JSON.parse(decoder.decode(collected()).trimEnd().split("\n").pop()).error;
     if (readFailed) text = `The file cannot be read any more (${readFailed.message}). Was it changed or removed? Choose it again.`;
     postMessage({ id, error: text });
-  } else if (as === "blob") {
-    flushPart();
-    postMessage({ id, blob: new Blob(parts) });
+  } else if (as === "parts") {
+    if (outputBytes) flushPart();
+    postMessage({ id, text: "null" });
   } else if (as === "bytes") {
     const bytes = collected();
     postMessage({ id, bytes }, [bytes.buffer]);
@@ -243,7 +245,6 @@ function answer(id, as, code) {
     postMessage({ id, text: decoder.decode(collected()) });
   }
   output = [];
-  parts = null;
 }
 
 onmessage = ({ data }) => {

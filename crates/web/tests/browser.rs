@@ -56,6 +56,11 @@ fn images_are_browsed_in_a_browser() {
             .write(format!("/many/file-{n:04}"), b"")
             .expect("written");
     }
+    // More than the page collects in memory.
+    volume.create_dir("/heavy").expect("made");
+    let heavy: Vec<u8> = (0..70u32 << 20).map(|i| (i >> 12) as u8).collect();
+    std::fs::write(at("heavy.bin"), &heavy).expect("written");
+    volume.write("/heavy/heavy.bin", &heavy).expect("written");
     volume.close().expect("closed");
 
     let volume = make(&at("small.f2fs"), Format::F2fs, 64 << 20);

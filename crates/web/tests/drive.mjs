@@ -4,6 +4,7 @@ import { execFileSync, spawn } from "node:child_process";
 import { createServer } from "node:http";
 import { readFileSync, readdirSync, existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { gunzipSync } from "node:zlib";
+import { createHash } from "node:crypto";
 import assert from "node:assert/strict";
 const [folder] = process.argv.slice(2);
 const saved = `${folder}/saved`;
@@ -71,11 +72,11 @@ try {
     args: ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1100,900"], prefs: { "download.default_directory": saved, "download.prompt_for_download": false, "profile.default_content_setting_values.automatic_downloads": 1 } } } } });
   session = `/${made.sessionId}`;
   // The driver reaches the page's worker, to break the module in it.
-  await call("POST", "/goog/cdp/execute", { cmd: "Page.addScriptToEvaluateOnNewDocument", params: { source: "window.workers = []; window.Worker = class extends Worker { constructor(...a) { super(...a); window.workers.push(this); } };" } });
+  await call("POST", "/goog/cdp/execute", { cmd: "Page.addScriptToEvaluateOnNewDocument", params: { source: "delete window.showSaveFilePicker; window.workers = []; window.Worker = class extends Worker { constructor(...a) { super(...a); window.workers.push(this); } };" } });
   await call("POST", "/url", { url: `file://${folder}/page.html` });
 
   await opened("large.ext4");
-  await see("crumbs", "4 entries");
+  await see("crumbs", "5 entries");
   await shot("files");
   const read = Number(await run("return document.getElementById('read').dataset.bytes"));
   assert(read > 0 && read < 16 << 20, `${read} bytes read to list a 2 GiB image`);
@@ -108,6 +109,45 @@ try {
   await press("Download this folder");
   await download("folder.tar");
   assert.deepEqual(execFileSync("tar", ["-xOf", `${saved}/folder.tar`, "--wildcards", "*large.bin"], { maxBuffer: 1 << 26 }), readFileSync(`${folder}/large.bin`));
+
+  // What may be large is written while it is read. The dialog is the browser's: here it gives a file that remembers.
+  await run(`window.picked = []; window.showSaveFilePicker = async ({ suggestedName }) => {
+    if (window.refusing) throw new DOMException("closed", "AbortError");
+    const file = { name: suggestedName, parts: [], state: "open" };
+    window.picked.push(file);
+    return { createWritable: async () => ({
+      write: async (part) => { await new Promise((r) => setTimeout(r, 5)); if (window.full) throw new Error("the disk is full"); file.parts.push(part); },
+      close: async () => { file.state = "closed"; }, abort: async () => { file.state = "aborted"; } }) };
+  };`);
+  const picked = async (state) => {
+    await until(`a file that is ${state}`, "return window.picked.at(-1)?.state === arguments[0]", state);
+    const told = await evaluated("const f = window.picked.at(-1); const b = new Blob(f.parts); const h = await crypto.subtle.digest('SHA-256', await b.arrayBuffer()); return { name: f.name, parts: f.parts.length, size: b.size, hash: [...new Uint8Array(h)].map((n) => n.toString(16).padStart(2, '0')).join('') };");
+    return told;
+  };
+  await opened("large.ext4");
+  await see("crumbs", "5 entries");
+  await press("heavy");
+  await see("crumbs", "1 entry");
+  const heavy = readFileSync(`${folder}/heavy.bin`);
+  await press("heavy.bin");
+  const whole = await picked("closed");
+  assert.deepEqual([whole.name, whole.size, whole.hash], ["heavy.bin", heavy.length, createHash("sha256").update(heavy).digest("hex")]);
+  await press("Download this folder");
+  await until("a second file", "return window.picked.length === 2");
+  const streamed = await picked("closed");
+  assert(streamed.name === "heavy.tar" && streamed.size > heavy.length && streamed.size % 512 === 0, JSON.stringify(streamed));
+  assert(streamed.parts > 8, `${streamed.parts} parts`);
+  // A disk that is full is said, and no half of a file stays; a dialog that is closed is no error.
+  await run("window.full = true");
+  await press("Download this folder");
+  await picked("aborted");
+  await see("error", "the disk is full");
+  await run("window.full = false; window.refusing = true; document.getElementById('error').textContent = ''");
+  const before = await run("return window.picked.length");
+  await press("Download this folder");
+  await until("the end of it", "return document.getElementById('cancel').hidden && document.getElementById('error').hidden");
+  assert.equal(await run("return window.picked.length"), before);
+  await run("delete window.showSaveFilePicker");
 
   await opened("disk.qcow2");
   await press("Partition 1");
