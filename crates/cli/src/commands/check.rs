@@ -2,7 +2,7 @@
 
 use crate::args::CheckArgs;
 use crate::commands::map::{Companion, page_name};
-use crate::commands::progress::PhaseBar;
+use crate::commands::progress::{PhaseBar, Stops};
 use crate::exit::{self, fsck};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupts;
@@ -94,9 +94,10 @@ fn run(args: &CheckArgs) -> Result<()> {
     // Repairs are written at the end, all of them: a signal stops the check before, or comes too late. Without repairs, nothing is lost by an end at once.
     let interrupts = match mode {
         Mode::ReadOnly => None,
-        _ => Some(Arc::new(Interrupts::note()?)),
+        _ => Some(Interrupts::note()?),
     };
-    let progress = bar.progress(interrupts);
+    let stops = interrupts.map(|noted| -> Stops { Box::new(move || noted.came()) });
+    let progress = bar.progress(stops);
     let report = checked(args, device.clone(), journal.clone(), mode, progress);
     bar.finish();
     let report = report.map_err(|e| e.at(place.to_string()))?;

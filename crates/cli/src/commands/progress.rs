@@ -1,11 +1,13 @@
 //! Progress on a terminal: how far a command is, and how long it will still take.
 
-use crate::interrupt::Interrupts;
 use blockwright_check::ProgressFn;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Whether what is going on shall stop.
+pub type Stops = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The bar that is on the terminal.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
@@ -110,15 +112,15 @@ impl PhaseBar {
         bar.set_position(done);
     }
 
-    /// What a check calls. A signal that was noted stops it.
-    pub fn progress(&self, interrupts: Option<Arc<Interrupts>>) -> Option<ProgressFn> {
-        if self.0.is_none() && interrupts.is_none() {
+    /// What a check calls. It is stopped when `stops` says so.
+    pub fn progress(&self, stops: Option<Stops>) -> Option<ProgressFn> {
+        if self.0.is_none() && stops.is_none() {
             return None;
         }
         let bar = self.clone();
         Some(Arc::new(move |progress| {
             bar.show(progress.phase.name(), progress.done, progress.total);
-            match interrupts.as_ref().is_some_and(|noted| noted.came()) {
+            match stops.as_ref().is_some_and(|stops| stops()) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }
