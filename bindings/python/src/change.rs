@@ -104,7 +104,7 @@ pub(crate) fn settings(
         default_options,
         features,
         journal_bytes,
-        journal: None,
+        ..Settings::default()
     };
     let image = Image::from(place);
     watched(py, progress, |watch| {

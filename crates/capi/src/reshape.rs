@@ -217,7 +217,7 @@ fn settings(s: &bw_settings) -> Result<Settings> {
         default_options: text(s.default_options, "settings.default_options")?,
         features: text(s.features, "settings.features")?,
         journal_bytes: (s.journal_bytes != 0).then_some(s.journal_bytes),
-        journal: None,
+        ..Settings::default()
     })
 }
 
