@@ -30,8 +30,6 @@ pub(crate) struct Log<K> {
     pub suppressed: u64,
     unsafe_found: bool,
     before_rounds: bool,
-    /// Issues whose repair is on the device, whatever becomes of others.
-    done: HashSet<K>,
 }
 
 impl<K: Kind> Log<K> {
@@ -46,7 +44,6 @@ impl<K: Kind> Log<K> {
             suppressed: 0,
             unsafe_found: false,
             before_rounds: true,
-            done: HashSet::new(),
         }
     }
 
@@ -89,13 +86,6 @@ impl<K: Kind> Log<K> {
         repair
     }
 
-    /// Records an issue that was found before the rounds, and whose repair is written at once.
-    pub fn repaired_at_once(&mut self, kind: K) {
-        if self.problem(kind.clone()) {
-            self.done.insert(kind);
-        }
-    }
-
     pub fn unsafe_in_round(&self) -> bool {
         self.unsafe_found
     }
@@ -118,12 +108,10 @@ impl<K: Kind> Log<K> {
     /// What became of each issue. `all_left`: nothing that rounds found was repaired, and of what was found before them only
     /// what was written at once, which `changed` says.
     pub fn into_report(self, stats: Stats, changed: bool, all_left: bool) -> Report<K> {
-        let (mode, last, done) = (self.mode, self.round, self.done);
+        let (mode, last) = (self.mode, self.round);
         let outcome = |kind: &K, early: bool| {
             if kind.unrepairable() {
                 Outcome::Unrepairable
-            } else if done.contains(kind) {
-                Outcome::Repaired
             } else if mode == Mode::ReadOnly || (all_left && !(early && changed)) {
                 Outcome::Left
             } else if !last.contains(kind) || early {

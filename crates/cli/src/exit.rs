@@ -17,6 +17,6 @@ pub mod fsck {
     pub const OPERATIONAL: u8 = 8;
     /// The arguments are invalid.
     pub const USAGE: u8 = 16;
-    /// A signal stopped a repair before anything was written.
+    /// A signal stopped a repair before it wrote anything; at most the journal was replayed.
     pub const CANCELED: u8 = 32;
 }

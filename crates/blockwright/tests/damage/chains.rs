@@ -441,63 +441,6 @@ fn each_file_that_is_given_up_is_named() {
     }
 }
 
-/// A mount recovers nothing while the checkpoint's inode of a file, or of a new file's directory, is damaged. Where it can be put right,
-/// nothing is given up.
-#[test]
-fn a_damaged_inode_of_the_checkpoint_does_not_cost_the_chain() {
-    type Damage = fn(&mut [u8]);
-    let damage: [(&str, Damage); 3] = [
-        ("its checksum", |b| b[WORDS_OFFSET + 8] ^= 1),
-        ("its extent", |b| b[0x15C..0x168].fill(0xEE)),
-        ("its length of a name", |b| b[0x58..0x5C].fill(0xFF)),
-    ];
-    for (what, change) in damage {
-        for owner in ["bare", ""] {
-            let v = with_files();
-            let ino = match owner {
-                "" => Ino::ROOT,
-                _ => v.lookup(owner),
-            };
-            let nodes = match owner {
-                "" => vec![with_name(&v, b"new")],
-                _ => vec![bare(&v), again(&v, v.lookup("dir/tiny").nid())],
-            };
-            put(&v, nodes);
-            let what = format!("{what} of {owner:?}");
-            let (at, mut bytes) = v.node(ino.nid());
-            let whole = bytes.clone();
-            change(&mut bytes);
-            v.put(at, &bytes);
-            let mounted = Volume::open_device(Arc::new(v.device.snapshot()) as SharedDevice);
-            let refused = mounted.is_ok_and(|m| m.read_only_reason().is_some());
-            let (report, device) = discard(&v).expect("checked");
-            let told = names(&report);
-            let named = |name: &str| told.iter().any(|n| n == name);
-            assert!(
-                !named("RecoveryDiscarded") && named("RecoveryPending"),
-                "{what}: {}",
-                show(&report)
-            );
-            assert!(report.changed, "{what}: {}", show(&report));
-            let repaired = (report.issues.iter())
-                .filter(|i| i.outcome == blockwright_check::Outcome::Repaired)
-                .count();
-            assert_eq!(repaired, 1, "{what}: {}", show(&report));
-            if what.contains("checksum") {
-                let after = device.to_vec();
-                assert!(after[at.0 as usize * 4096..][..4096] == whole[..], "{what}");
-            }
-            let mounted = Volume::open_device(device as SharedDevice).expect("opens");
-            assert_eq!(
-                mounted.read_only_reason(),
-                None,
-                "{what}, refused before: {refused}"
-            );
-            mounted.close().expect("closed");
-        }
-    }
-}
-
 #[test]
 fn chains_of_nodes_are_judged_as_a_mount_judges_them() {
     let base = with_files();

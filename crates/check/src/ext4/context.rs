@@ -46,6 +46,8 @@ pub(super) struct Checker {
     pub log_blocks: Option<u32>,
     /// The blocks of fast commits to store with it, when these are too many; 0 when there is no room for any.
     pub fast_commit_blocks: Option<u32>,
+    /// The end of the log is a guess: what is behind it may be committed.
+    pub log_end_is_guessed: bool,
     /// Blocks of descriptors whose copies must follow.
     pub stale_copies: std::collections::BTreeSet<u32>,
     /// The copies of a block of descriptors that were read last.
@@ -93,6 +95,7 @@ impl Checker {
             new_journal: None,
             log_blocks: None,
             fast_commit_blocks: None,
+            log_end_is_guessed: false,
             stale_copies: std::collections::BTreeSet::new(),
             copies_read: std::cell::RefCell::default(),
             raised_marks: std::collections::BTreeMap::new(),
@@ -127,13 +130,16 @@ impl Checker {
         self.changes != self.changes_before || self.store.pending() != self.pending_before
     }
 
-    /// Tells how far the check is.
+    /// Tells how far the check is. It no longer stops once a repair has written something at once.
     ///
     /// # Errors
     /// [`CheckError::Interrupted`] when it is to stop here.
     pub fn report_progress(&self, phase: Phase, done: u64, total: u64) -> Result<(), CheckError> {
         match &self.progress {
-            Some(progress) if progress(Progress { phase, done, total }).is_break() => {
+            Some(progress)
+                if progress(Progress { phase, done, total }).is_break()
+                    && !self.store.has_written_at_once() =>
+            {
                 Err(CheckError::Interrupted {
                     journal_recovered: self.wrote_journal,
                 })

@@ -160,6 +160,7 @@ impl Checker {
             return;
         }
         let room = (len - JOURNAL_BLOCKS_MIN).min(u64::from(DEFAULT_FAST_COMMIT_BLOCKS)) as u32;
+        self.log_end_is_guessed = true;
         let field = "number of blocks of fast commits";
         if self.problem(IssueKind::JournalField { field, found }) {
             self.fast_commit_blocks = Some(room);
@@ -250,9 +251,10 @@ impl Checker {
             (true, flag) => {
                 if !flag {
                     self.problem(IssueKind::RecoveryFlagMissing);
-                    if self.mode() == Mode::Preen {
-                        return Ok(());
-                    }
+                }
+                let unsure = !flag || self.log_end_is_guessed;
+                if unsure && self.mode() == Mode::Preen {
+                    return Ok(());
                 }
                 self.replay_journal(place, pieces, head)
             }

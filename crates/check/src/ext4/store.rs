@@ -31,6 +31,8 @@ pub(super) struct Store {
     fresh: BTreeSet<u64>,
     /// The hole of a sparse image that was met last, in bytes.
     hole: Cell<(u64, u64)>,
+    /// Something was written at once.
+    wrote_at_once: Cell<bool>,
 }
 
 impl Store {
@@ -42,6 +44,7 @@ impl Store {
             blocks,
             overlay: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            wrote_at_once: Cell::new(false),
             fresh: BTreeSet::new(),
             hole: Cell::new((0, 0)),
         }
@@ -167,6 +170,7 @@ impl Store {
     /// nothing refers to yet.
     pub fn copy_to_free(&self, from: BlockNo, to: BlockNo) -> Result<(), CheckError> {
         let bytes = self.read(from, "shared block")?;
+        self.wrote_at_once.set(true);
         self.write_device(to.0 * self.block_size as u64, &bytes)
     }
 
@@ -175,9 +179,16 @@ impl Store {
     pub fn zero(&self, first: BlockNo, count: u64) -> Result<(), CheckError> {
         let size = self.block_size as u64;
         let what = "repairs";
+        self.wrote_at_once.set(true);
         self.device
             .write_zeroes(DevOffset(first.0 * size), count * size)
             .map_err(|source| CheckError::Device { what, source })
+    }
+
+    /// Whether something was written to the device that waits for nothing. What is free in the repaired state may be in use on the device: the repair has to
+    /// come to its end.
+    pub fn has_written_at_once(&self) -> bool {
+        self.wrote_at_once.get()
     }
 
     /// How many blocks wait to be written.

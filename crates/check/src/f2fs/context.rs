@@ -135,13 +135,15 @@ impl Checker {
         self.changes != self.changes_before || self.store.pending() != self.pending_before
     }
 
-    /// Tells how far the check is.
+    /// Tells how far the check is. It no longer stops once a repair has written something.
     ///
     /// # Errors
     /// [`CheckError::Interrupted`] when it is to stop here.
     pub fn report_progress(&self, phase: Phase, done: u64, total: u64) -> Result<(), CheckError> {
         match &self.progress {
-            Some(progress) if progress(Progress { phase, done, total }).is_break() => {
+            Some(progress)
+                if progress(Progress { phase, done, total }).is_break() && self.wrote == 0 =>
+            {
                 Err(CheckError::Interrupted)
             }
             _ => Ok(()),

@@ -15,9 +15,8 @@
 //! Memory: a few words for each node of the chain.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 
-use blockwright_ondisk::f2fs::inode::{self, RawInodeHead};
+use blockwright_ondisk::f2fs::inode::RawInodeHead;
 use blockwright_ondisk::f2fs::node::{self, PER_NODE};
 use blockwright_ondisk::f2fs::xattr::{self, XattrList};
 use blockwright_ondisk::f2fs::{
@@ -30,7 +29,6 @@ use zerocopy::FromBytes;
 use super::CheckError;
 use super::context::Checker;
 use super::issue::IssueKind;
-use super::mend::mend;
 use super::nodes::footer_of;
 use crate::Mode;
 
@@ -201,7 +199,7 @@ impl Checker {
         }
         let mut lost = refused.is_some();
         if let Some((nodes, files)) = found.discardable {
-            lost = lost || self.mend_owners(found)?;
+            lost = lost || self.has_damaged_owner(found)?;
             if lost && self.mode() == Mode::Yes {
                 // A repair writes a checkpoint that the chain is not behind.
                 self.log
@@ -221,13 +219,10 @@ impl Checker {
         Ok(())
     }
 
-    /// Puts the checkpoint's inodes of the files of the chain, and of new files' directories, right where they are: a mount recovers nothing
-    /// while one of them is damaged, and a new checkpoint would give up the chain. Whether there are some that cannot be put right. The check
-    /// of the node reports these.
-    fn mend_owners(&mut self, found: &Recoverable) -> Result<bool, CheckError> {
-        let mut mended: BTreeMap<u32, Arc<[u8]>> = BTreeMap::new();
-        let mut issues = Vec::new();
-        let geo = self.geo.clone();
+    /// Whether an inode of the checkpoint is damaged that the chain needs: that of one of its files, or of a new file's directory. A mount recovers
+    /// nothing then. Putting it right in its place would be a guess that nothing checks before the mount follows the chain. The check of the node
+    /// reports the damage.
+    fn has_damaged_owner(&self, found: &Recoverable) -> Result<bool, CheckError> {
         for (&ino, file) in &found.files {
             let owner = match (self.tables.nat.contains_key(&ino.0), file.dentry) {
                 (true, _) => Some(ino),
@@ -241,38 +236,12 @@ impl Checker {
             if !self.geo.in_main(entry.block) {
                 return Ok(true);
             }
-            let mut block = self.store.read(entry.block, "node")?;
-            if footer_of(&block, owner.nid(), owner).is_err() {
+            let block = self.store.read(entry.block, "node")?;
+            if footer_of(&block, owner.nid(), owner).is_err()
+                || Inode::parse(&block, owner, &self.geo).is_err()
+            {
                 return Ok(true);
             }
-            let Err(error) = Inode::parse(&block, owner, &geo) else {
-                continue;
-            };
-            let Ok((_, errors)) = mend(&mut block, owner, &geo) else {
-                return Ok(true);
-            };
-            inode::set_checksum(&mut block, owner, &geo);
-            if Inode::parse(&block, owner, &geo).is_err() {
-                return Ok(true);
-            }
-            let fields = errors.into_iter().map(|error| IssueKind::InodeField {
-                error: error.into(),
-            });
-            let before = issues.len();
-            issues.extend(fields);
-            if issues.len() == before {
-                let error = error.into();
-                issues.push(IssueKind::InodeChecksum { error });
-            }
-            mended.insert(entry.block.0, block.into());
-        }
-        if !mended.is_empty() {
-            for issue in issues {
-                self.log.repaired_at_once(issue);
-            }
-            self.wrote += mended.len() as u64;
-            self.store.write_device(&mended)?;
-            self.store.flush()?;
         }
         Ok(false)
     }
