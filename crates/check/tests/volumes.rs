@@ -459,6 +459,7 @@ fn a_huge_sparse_volume_is_quick() {
     let options = CheckOptions {
         progress: Some(Arc::new(move |_: Progress| {
             counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            std::ops::ControlFlow::Continue(())
         })),
         ..CheckOptions::default()
     };
