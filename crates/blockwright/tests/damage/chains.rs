@@ -11,7 +11,7 @@ use blockwright::Volume;
 use blockwright_check::Mode;
 use blockwright_check::f2fs::{CheckOptions, Report, check};
 use blockwright_device::{MemoryDevice, SharedDevice};
-use blockwright_ondisk::f2fs::inode::{self, NIDS_OFFSET, RawInodeHead, WORDS_OFFSET};
+use blockwright_ondisk::f2fs::inode::{self, NIDS_OFFSET, RawInodeHead};
 use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, BlockAddr, Footer, InlineFlags, Ino, Log, Nid, NodeOffset, xattr,
 };
