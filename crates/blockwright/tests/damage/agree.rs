@@ -178,7 +178,7 @@ fn attributes_that_no_name_asks_for_are_not_listed() {
 /// Fast commits count with the record that ends them: features that are not known, in what was torn, refuse nothing.
 #[test]
 fn features_of_fast_commits_count_with_their_end() {
-    let scene = Scene::new(known::with_a_journal_to_replay("fast_commit"));
+    let scene = Scene::new(known::with_fast_commits_to_replay());
     let named = |image: &[u8]| {
         let report = verify(image).expect("checked");
         let is = |kind: &IssueKind| matches!(kind, IssueKind::FastCommitUnknown);

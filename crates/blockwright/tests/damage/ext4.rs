@@ -171,7 +171,7 @@ pub fn more_bases() -> Vec<Base> {
         assert!(base.targets.iter().any(node), "no inner node");
         out.push(base);
     }
-    let mut scene = Scene::new(super::known::with_a_journal_to_replay("fast_commit"));
+    let mut scene = Scene::new(super::known::with_fast_commits_to_replay());
     scene.image = scene.with(&scene.records);
     out.push(Base {
         name: "fast commits to be replayed".to_owned(),

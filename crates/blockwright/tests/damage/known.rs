@@ -4,7 +4,7 @@ use super::image::{self, Image};
 use super::lab::f2fs::{F2Volume, clean, repair_f2fs, show as show_f2fs, verify_f2fs};
 use super::lab::{Lab, repair, show, verify};
 use super::{f2fs, tools, trees};
-use blockwright::{ErrorKind, Volume};
+use blockwright::{ErrorKind, Volume, VolumeBuilder};
 use blockwright_check::Mode;
 use blockwright_check::f2fs::IssueKind;
 use blockwright_device::MemoryDevice;
@@ -20,7 +20,16 @@ pub const LOG_BLOCKS: [u32; 3] = [1, 2, 5];
 
 /// A volume whose journal holds several transactions, one with revocations.
 pub fn with_a_journal_to_replay(features: &str) -> Image {
-    let good = image::make(features);
+    to_replay(&image::make(features))
+}
+
+/// The same with a journal that has room for blocks of fast commits beside the log.
+pub fn with_fast_commits_to_replay() -> Image {
+    let builder = VolumeBuilder::new().features("fast_commit");
+    to_replay(&image::make_of(builder.journal_bytes(2 << 20)))
+}
+
+fn to_replay(good: &Image) -> Image {
     let device = good.device();
     let v = Volume::open_device(device.clone()).expect("opens");
     for round in 0..4 {
