@@ -86,7 +86,17 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
+        let name = self.0.trim_start_matches("/dev/");
+        let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+        let held = fs::read(&backing).ok();
         output(Command::new("losetup").arg("-d").arg(&self.0));
+        // The kernel lets go of the file when the last program has closed the device; others look at all devices for a moment.
+        for _ in 0..100 {
+            if held.is_none() || fs::read(&backing).ok() != held {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
     }
 }
 
