@@ -209,17 +209,18 @@ impl Checker {
         }
         if self.problem(IssueKind::DirUnreachable { dir: ino }) {
             self.scan.unattached.push(ino);
-            self.scan.restart_links = true;
         }
         Ok(())
     }
 
-    /// Gives everything found without a name one in lost+found.
+    /// Gives everything found without a name one in lost+found. What finds no room keeps none. Only a name that was given ends the round: otherwise bitmaps
+    /// would never be written, and what has got blocks before would be free for the next mount.
     pub fn reconnect_all(&mut self) -> Result<(), CheckError> {
         let lost = std::mem::take(&mut self.scan.unattached);
         if lost.is_empty() {
             return Ok(());
         }
+        self.scan.unnamed.extend(lost.iter().map(|ino| ino.0));
         let Some(target) = self.find_lost_found()? else {
             return Ok(());
         };
@@ -232,9 +233,10 @@ impl Checker {
             }
             let name = format!("#{ino}");
             if !self.add_entry(target, name.as_bytes(), ino, kind)? {
-                // The rest stays without a name, and the next round reports it.
                 return Ok(());
             }
+            self.scan.unnamed.remove(&ino.0);
+            self.scan.restart_links = true;
         }
         Ok(())
     }
@@ -268,6 +270,7 @@ impl Checker {
             if !is_dir {
                 // The next round finds that the former owner of the name has lost it.
                 self.remove_name(Ino::ROOT, LOST_FOUND)?;
+                self.scan.restart_links = true;
                 return self.make_lost_found();
             }
             if let Some(n) = self.scan.dir_position(ino)
@@ -318,6 +321,9 @@ impl Checker {
     }
 
     fn make_lost_found(&mut self) -> Result<Option<Ino>, CheckError> {
+        if self.lost_found_has_no_room {
+            return Ok(None);
+        }
         if let Some(n) = self.scan.dir_position(Ino::ROOT)
             && self.scan.dirs[n].index
         {
@@ -332,7 +338,7 @@ impl Checker {
         self.scan.restart_links = true;
         let named = self.add_entry(Ino::ROOT, LOST_FOUND, ino, FileKind::Directory)?;
         if !named {
-            // Without a name, the next round would make another one.
+            self.lost_found_has_no_room = true;
             self.clear_inode(ino)?;
             return Ok(None);
         }

@@ -46,6 +46,8 @@ pub(super) struct Checker {
     pub log_blocks: Option<u32>,
     /// The blocks of fast commits to store with it, when these are too many; 0 when there is no room for any.
     pub fast_commit_blocks: Option<u32>,
+    /// lost+found is missing, and there is no room for its name.
+    pub lost_found_has_no_room: bool,
     /// The end of the log is a guess: what is behind it may be committed.
     pub log_end_is_guessed: bool,
     /// Blocks of descriptors whose copies must follow.
@@ -95,6 +97,7 @@ impl Checker {
             new_journal: None,
             log_blocks: None,
             fast_commit_blocks: None,
+            lost_found_has_no_room: false,
             log_end_is_guessed: false,
             stale_copies: std::collections::BTreeSet::new(),
             copies_read: std::cell::RefCell::default(),

@@ -66,6 +66,8 @@ impl Checker {
             .iter()
             .filter(|s| !s.marks.orphan && !s.marks.bad)
             .filter(|s| !hidden.contains(&s.ino))
+            // Their names count when there is room for them.
+            .filter(|s| !self.scan.unnamed.contains(&s.ino.0))
             .map(|s| match s.marks.ea_inode {
                 // No directory names it, and one link says that attributes do.
                 true => super::state::InodeState { found: 1, ..*s },
@@ -83,7 +85,6 @@ impl Checker {
                 if self.problem(IssueKind::InodeUnattached { ino }) {
                     // Empty files, too: they have an owner, rights and attributes.
                     self.scan.unattached.push(ino);
-                    self.scan.restart_links = true;
                 }
                 continue;
             }

@@ -288,9 +288,11 @@ impl Checker {
             return self.store_superblock();
         }
         self.check_connectivity()?;
-        if !self.scan.restart_links {
-            self.check_links()?;
+        self.reconnect_all()?;
+        if self.scan.restart_links {
+            return self.store_superblock();
         }
+        self.check_links()?;
         self.reconnect_all()?;
         if self.scan.restart_links {
             return self.store_superblock();

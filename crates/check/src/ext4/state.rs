@@ -219,6 +219,8 @@ pub(super) struct Scan {
     pub unindex: BTreeSet<u32>,
     /// Inodes without a name, to be put into lost+found.
     pub unattached: Vec<Ino>,
+    /// Those of them for which there is no room.
+    pub unnamed: BTreeSet<u32>,
     /// Policies of encrypted inodes.
     pub policies: HashMap<u32, Vec<u8>>,
     /// Inodes in use behind the marks of their groups: the last one of each group.
@@ -265,6 +267,7 @@ impl Scan {
             restart: false,
             unindex: BTreeSet::new(),
             unattached: Vec::new(),
+            unnamed: BTreeSet::new(),
             policies: HashMap::new(),
             behind_marks: BTreeMap::new(),
             marks_raised: false,

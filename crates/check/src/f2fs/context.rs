@@ -169,17 +169,20 @@ impl Checker {
         }
     }
 
-    /// Counts a changed block among those that need a new place. In a segment of nodes and data it may be either.
+    /// Counts a changed block among those that need a new place. In a segment of nodes and data it may be either, and in one of which nothing was
+    /// looked at yet, too.
     fn count_changed(&mut self, block: BlockAddr) {
         if self.new_blocks.places.contains(&block.0) {
             return;
         }
         let place = self.geo.segment_of(block);
-        let used = place.and_then(|(segment, _)| self.scan.segments.get(&segment.0));
-        if let Some(used) = used {
-            self.new_blocks.changed[0] += usize::from(used.data > 0);
-            self.new_blocks.changed[1] += usize::from(used.nodes > 0);
-        }
+        let Some((segment, _)) = place else {
+            return;
+        };
+        let used = self.scan.segments.get(&segment.0);
+        let [data, nodes] = used.map_or([0, 0], |used| [used.data, used.nodes]);
+        self.new_blocks.changed[0] += usize::from(data > 0 || nodes == 0);
+        self.new_blocks.changed[1] += usize::from(nodes > 0 || data == 0);
     }
 
     /// A node's block; `None` for one that does not exist.

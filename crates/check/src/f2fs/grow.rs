@@ -380,8 +380,12 @@ impl Checker {
         let others = used.map_or(0, |u| if node { u.data } else { u.nodes });
         let open = [self.next_new_block(false), self.next_new_block(true)];
         let log = self.summaries.by_segment.get(&segment.0);
+        // Only blocks of the checkpoint on the device are there: its summaries are of this kind, and it may come back after a crash.
+        let kept = used.is_none_or(|u| u.map.count() == 0) && log.is_none();
+        let stored = self.tables.sit.get(&segment.0);
         others == 0
             && log.is_none_or(|(log, _)| log.is_node() == node)
+            && (!kept || stored.is_some_and(|s| s.valid.count() > 0 && s.log.is_node() == node))
             && !open.iter().flatten().any(|(open, _)| *open == segment)
             && !self.is_free_segment(segment)
     }

@@ -204,3 +204,56 @@ fn without_room_everything_stays() {
         );
     }
 }
+
+/// lost+found gets the last blocks, and some inodes find no room in it. What was given blocks has them in the bitmaps, too: a mount would give them to others.
+#[test]
+fn names_that_find_no_room_cost_no_bitmap() {
+    if !tools() {
+        return;
+    }
+    let mut lab = Lab::new();
+    let args = [
+        "-t",
+        "ext4",
+        "-b",
+        "1024",
+        "-O",
+        "^has_journal",
+        "-N",
+        "512",
+    ];
+    lab.tree = lab.dir.path().join("few");
+    std::fs::create_dir(&lab.tree).unwrap();
+    let image = lab.make("4M", &args).unwrap();
+    let each = |what: fn(u32) -> String| (0..300).map(what).collect::<Vec<_>>();
+    let made = each(|n| format!("mknod f{n} p"));
+    let gone = each(|n| format!("unlink f{n}"));
+    let mut commands = vec!["rmdir lost+found"];
+    commands.extend(made.iter().chain(&gone).map(String::as_str));
+    let image = lab.debugfs(&image, &commands);
+    for left in [1, 2, 3] {
+        let free = Volume::new(image.clone()).sb().free_blocks_count() - left;
+        // A mapping in the inode, or its nodes take blocks as well.
+        let file = lab.dir.path().join("rest");
+        std::fs::write(&file, vec![7; free as usize * 1024]).unwrap();
+        let full = lab.debugfs(&image, &[&format!("write {} rest", file.display())]);
+        assert_eq!(Volume::new(full.clone()).sb().free_blocks_count(), left);
+        let (report, ours) = repair(&full, Mode::Yes);
+        let report = report.unwrap();
+        assert!(report.has_uncorrected(), "{left} free: {}", show(&report));
+        let found = listing(&lab, &ours);
+        let named = found.keys().filter(|p| p.starts_with("lost+found/#"));
+        let named = named.count();
+        assert!(named > 40 && named < 300, "{left} free: {named} names");
+        let again = verify(&ours).unwrap();
+        let unnamed = |k: &IssueKind| matches!(k, IssueKind::InodeUnattached { .. });
+        assert!(
+            again.issues.iter().all(|i| unnamed(&i.kind)),
+            "{left} free: {}",
+            show(&again)
+        );
+        assert_eq!(again.issues.len(), 300 - named, "{left} free");
+        let (_, text) = lab.e2fsck(&ours);
+        assert!(!text.contains("bitmap differences"), "{left} free: {text}");
+    }
+}
