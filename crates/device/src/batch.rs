@@ -3,8 +3,8 @@
 //! Neighbouring blocks become one vectored request, because a device (and the host's file system
 //! below an image) pays per request rather than per block.
 
+use crate::in_flight::InFlight;
 use crate::{DevOffset, DeviceError, Flags, IoPriority, IoSlice, Op, Request, SharedDevice};
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 
 /// Requests in flight at once. Enough to keep a fast device busy, few enough that foreground
@@ -13,19 +13,13 @@ const IN_FLIGHT_MAX: usize = 32;
 /// Upper bound of one request in bytes.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-#[derive(Default)]
-struct Progress {
-    in_flight: usize,
-    failed: Option<DeviceError>,
-}
-
 /// Writes on their way to one device. Adjacent pushes are merged.
 pub struct WriteBatch {
     device: SharedDevice,
     flags: Flags,
     priority: IoPriority,
     request_bytes_max: usize,
-    progress: Arc<(Mutex<Progress>, Condvar)>,
+    in_flight: InFlight,
     start: u64,
     bytes: usize,
     slices: Vec<IoSlice>,
@@ -41,7 +35,7 @@ impl WriteBatch {
             flags,
             priority,
             request_bytes_max: limit.clamp(1 << 16, REQUEST_BYTES_MAX),
-            progress: Arc::default(),
+            in_flight: InFlight::default(),
             start: 0,
             bytes: 0,
             slices: Vec::new(),
@@ -67,23 +61,10 @@ impl WriteBatch {
         }
         let slices = std::mem::take(&mut self.slices);
         self.bytes = 0;
-        {
-            let (lock, changed) = &*self.progress;
-            let mut progress = lock.lock();
-            while progress.in_flight >= IN_FLIGHT_MAX {
-                changed.wait(&mut progress);
-            }
-            progress.in_flight += 1;
-        }
-        let theirs = Arc::clone(&self.progress);
+        self.in_flight.begin(IN_FLIGHT_MAX);
+        let in_flight = self.in_flight.clone();
         let mut request = Request::new(Op::Write(slices), DevOffset(self.start), move |done| {
-            let (lock, changed) = &*theirs;
-            let mut progress = lock.lock();
-            progress.in_flight -= 1;
-            if let Err(error) = done.result {
-                progress.failed.get_or_insert(error);
-            }
-            changed.notify_all();
+            in_flight.end(done.result);
         });
         request.flags = self.flags;
         request.priority = self.priority;
@@ -106,15 +87,8 @@ impl WriteBatch {
             self.device
                 .write_vectored_at(DevOffset(self.start), &self.slices, self.flags)
         };
-        let (lock, changed) = &*self.progress;
-        let mut progress = lock.lock();
-        if let Err(error) = last {
-            progress.failed.get_or_insert(error);
-        }
-        while progress.in_flight > 0 {
-            changed.wait(&mut progress);
-        }
-        progress.failed.take().map_or(Ok(()), Err)
+        let others = self.in_flight.wait();
+        others.and(last)
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The thread that orders copies waits only while too many are in flight, so reads and writes overlap.
 
-use crate::{AlignedBuf, DevOffset, DeviceError, Flags, IoPriority, Op, Request, SharedDevice};
-use parking_lot::{Condvar, Mutex};
+use crate::in_flight::InFlight;
+use crate::{AlignedBuf, DevOffset, DeviceError, IoPriority, Op, Request, SharedDevice};
 use std::sync::Arc;
 
 /// Pieces in flight at once. They bound the memory, too.
@@ -11,21 +11,13 @@ const IN_FLIGHT_MAX: usize = 16;
 /// Upper bound of one piece in bytes.
 const PIECE_BYTES_MAX: u64 = 1 << 20;
 
-#[derive(Default)]
-struct Progress {
-    in_flight: usize,
-    failed: Option<DeviceError>,
-}
-
-type Shared = Arc<(Mutex<Progress>, Condvar)>;
-
 /// Copies on their way. Those that follow one another at both places are merged.
 ///
 /// Until [`CopyBatch::finish`] has returned `Ok`, the destinations hold anything, and neither they nor the sources may be written. Dropping it waits for what is in flight.
 pub struct CopyBatch {
     device: SharedDevice,
     piece_bytes_max: u64,
-    progress: Shared,
+    in_flight: InFlight,
     /// What is gathered: from where, to where, how many bytes.
     from: u64,
     to: u64,
@@ -40,7 +32,7 @@ impl CopyBatch {
         CopyBatch {
             device: Arc::clone(device),
             piece_bytes_max: limit.clamp(1 << 16, PIECE_BYTES_MAX),
-            progress: Arc::default(),
+            in_flight: InFlight::default(),
             from: 0,
             to: 0,
             bytes: 0,
@@ -67,35 +59,25 @@ impl CopyBatch {
     fn submit(&mut self) {
         let (from, to) = (DevOffset(self.from), DevOffset(self.to));
         let bytes = std::mem::take(&mut self.bytes);
-        if bytes == 0 {
+        if bytes == 0 || self.in_flight.has_failed() {
             return;
         }
-        {
-            let (lock, changed) = &*self.progress;
-            let mut progress = lock.lock();
-            while progress.in_flight >= IN_FLIGHT_MAX {
-                changed.wait(&mut progress);
-            }
-            if progress.failed.is_some() {
-                return;
-            }
-            progress.in_flight += 1;
-        }
+        self.in_flight.begin(IN_FLIGHT_MAX);
         let buf = AlignedBuf::for_transfer(bytes as usize);
-        let (device, progress) = (Arc::clone(&self.device), Arc::clone(&self.progress));
+        let (device, in_flight) = (Arc::clone(&self.device), self.in_flight.clone());
         let priority = IoPriority::current();
         self.device
             .submit(Request::new(Op::Read(buf), from, move |done| {
                 let buf = match (done.result, done.read) {
                     (Ok(()), Some(buf)) => buf,
                     (Ok(()), None) => unreachable!("the buffer of a read comes back"),
-                    (Err(error), _) => return ended(&progress, Err(error)),
+                    (Err(error), _) => return in_flight.end(Err(error)),
                 };
                 let mut write = Request::new(Op::Write(vec![buf.into()]), to, move |done| {
-                    ended(&progress, done.result);
+                    in_flight.end(done.result);
                 });
+                // The completion's thread has another.
                 write.priority = priority;
-                write.flags = Flags::empty();
                 device.submit(write);
             }));
     }
@@ -106,39 +88,25 @@ impl CopyBatch {
     /// The first error that a request reported.
     pub fn finish(&mut self) -> Result<(), DeviceError> {
         self.submit();
-        self.wait().map_or(Ok(()), Err)
-    }
-
-    fn wait(&self) -> Option<DeviceError> {
-        let (lock, changed) = &*self.progress;
-        let mut progress = lock.lock();
-        while progress.in_flight > 0 {
-            changed.wait(&mut progress);
-        }
-        progress.failed.take()
+        self.in_flight.wait()
     }
 }
 
 impl Drop for CopyBatch {
     fn drop(&mut self) {
-        self.wait();
+        // Who asks for no result has had an error of its own.
+        let _ = self.in_flight.wait();
     }
-}
-
-fn ended(progress: &Shared, result: Result<(), DeviceError>) {
-    let (lock, changed) = &**progress;
-    let mut progress = lock.lock();
-    progress.in_flight -= 1;
-    if let Err(error) = result {
-        progress.failed.get_or_insert(error);
-    }
-    changed.notify_all();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryDevice;
+    use crate::{BlockDevice, Flags, Geometry, MemoryDevice};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
 
     const BLOCK: u64 = 4096;
 
@@ -194,6 +162,75 @@ mod tests {
         batch.push(DevOffset(0), DevOffset(BLOCK), BLOCK);
         batch.finish().expect("memory does not fail");
         assert_eq!(block(&device, 1), 0);
+    }
+
+    /// A device that takes its time: requests are done one after another by a thread of its own.
+    struct Later {
+        memory: Arc<MemoryDevice>,
+        queue: mpsc::Sender<Request>,
+        /// Pieces that are read and not yet written, and the most that there were.
+        open: Arc<AtomicUsize>,
+        most: AtomicUsize,
+    }
+
+    impl Later {
+        fn new(blocks: u64) -> Arc<Self> {
+            let memory = Arc::new(MemoryDevice::new(blocks * BLOCK));
+            let open = Arc::new(AtomicUsize::new(0));
+            let (queue, requests) = mpsc::channel::<Request>();
+            let (theirs, ended) = (Arc::clone(&memory), Arc::clone(&open));
+            thread::spawn(move || {
+                for request in requests {
+                    thread::sleep(Duration::from_micros(200));
+                    if matches!(request.op, Op::Write(_)) {
+                        ended.fetch_sub(1, Ordering::SeqCst);
+                    }
+                    theirs.submit(request);
+                }
+            });
+            Arc::new(Later {
+                memory,
+                queue,
+                open,
+                most: AtomicUsize::new(0),
+            })
+        }
+    }
+
+    impl BlockDevice for Later {
+        fn geometry(&self) -> Geometry {
+            self.memory.geometry()
+        }
+
+        fn submit(&self, request: Request) {
+            if matches!(request.op, Op::Read(_)) {
+                let open = self.open.fetch_add(1, Ordering::SeqCst) + 1;
+                self.most.fetch_max(open, Ordering::SeqCst);
+            }
+            self.queue.send(request).expect("a thread");
+        }
+
+        fn name(&self) -> String {
+            "later".to_owned()
+        }
+    }
+
+    #[test]
+    fn many_are_in_flight_and_a_bound_holds() {
+        let later = Later::new(4096);
+        let device: SharedDevice = Arc::clone(&later) as SharedDevice;
+        let mut batch = CopyBatch::new(&device);
+        for n in 0..64 {
+            batch.push(
+                DevOffset(2 * n * BLOCK),
+                DevOffset((2000 + 2 * n) * BLOCK),
+                BLOCK,
+            );
+        }
+        // Whoever goes away early leaves nothing that still writes.
+        drop(batch);
+        assert_eq!(later.open.load(Ordering::SeqCst), 0);
+        assert_eq!(later.most.load(Ordering::SeqCst), IN_FLIGHT_MAX);
     }
 
     #[test]

@@ -50,6 +50,7 @@ mod copying;
 mod counting;
 mod heap;
 pub mod host;
+mod in_flight;
 mod joined;
 mod lender;
 mod loan;
