@@ -142,7 +142,7 @@ mod tests {
         for (offset, bytes) in [(8 << 20, Some(32 << 20)), (7, None), (u64::MAX, None)] {
             let wrong = Window { offset, bytes };
             let error = image(wrong).open_volume(&VolumeOptions::new());
-            let error = error.err().expect("refused");
+            let error = error.expect_err("refused");
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         }
     }

@@ -14,6 +14,9 @@ fn skipped_frame() -> Vec<u8> {
     [&[0x5A, 0x2A, 0x4D, 0x18, 5, 0, 0, 0][..], b"aside"].concat()
 }
 
+/// What a layer is, its compression, its tar stream, and what the blob is where that is not the stream.
+type Case<'a> = (&'a str, &'a str, &'a [u8], Option<Vec<u8>>);
+
 /// Layers that end or are compressed in ways which the tools for containers take. A layer's digest tells that it is whole, not its end mark.
 #[test]
 fn layers_that_end_or_are_compressed_in_unusual_ways() {
@@ -24,7 +27,7 @@ fn layers_that_end_or_are_compressed_in_unusual_ways() {
     let bare = &whole[..(last.unwrap() + 1) * 512];
     let behind = [&whole[..], &[0x77; 1300]].concat();
     let halves = |tool: &str, tar: &[u8]| [&tar[..700], &tar[700..]].map(|half| packed(tool, half));
-    let mut cases: Vec<(&str, &str, &[u8], Option<Vec<u8>>)> = vec![
+    let mut cases: Vec<Case<'_>> = vec![
         ("no end mark", "", bare, None),
         (
             "no end mark, gzip",

@@ -152,6 +152,16 @@ fn broken(e: ReadlineError) -> Failure {
     }
 }
 
+/// Ends the thread that waits for signals.
+struct Over<'a>(&'a AtomicBool, &'a Event);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+        self.1.wake();
+    }
+}
+
 /// Calls `read`, which changes the terminal's mode. A signal that ends the shell meanwhile ends the process, after the mode was put back; one that
 /// comes at the end of `read` is returned.
 fn guarded<T>(read: impl FnOnce() -> T) -> Result<(T, Option<i32>)> {
@@ -173,10 +183,9 @@ fn guarded<T>(read: impl FnOnce() -> T) -> Result<(T, Option<i32>)> {
                 event.wait(None);
             }
         })?;
-        let out = read();
-        over.store(true, Ordering::Release);
-        event.wake();
-        std::io::Result::Ok(out)
+        // Also when `read` panics: the scope waits for the thread.
+        let _over = Over(&over, &event);
+        std::io::Result::Ok(read())
     })?;
     Ok((out, came()))
 }
