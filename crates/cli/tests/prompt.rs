@@ -118,9 +118,11 @@ impl Drop for Terminal {
     }
 }
 
+/// The command line that starts it in place of the shell of script(1): Debian's sh would wait for it, and end as interrupted when a Ctrl-C came
+/// meanwhile.
 fn shell(image: &Path, options: &str) -> String {
     let program = env!("CARGO_BIN_EXE_blockwright");
-    format!("'{program}' shell {options} '{}'", image.display())
+    format!("exec '{program}' shell {options} '{}'", image.display())
 }
 
 fn prompt(options: &str) -> &'static str {
