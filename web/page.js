@@ -49,6 +49,12 @@ function stop(error) {
   waiting.clear();
 }
 
+// Ends what runs with an error; the reader starts anew.
+function interrupt(error) {
+  stop(error);
+  reopen().catch((e) => { if (e !== SUPERSEDED) fail(e.message); });
+}
+
 // The module trapped. The reader is started once more; when that traps, too, the page waits for the person.
 function trapped(why, again) {
   const told = `The reader stopped on this image: ${why}.`;
@@ -83,7 +89,14 @@ async function startWorker(again = false) {
       }
       const asked = waiting.get(data.id);
       if (!asked) return;
-      if (data.event) return asked.event?.(data.event);
+      if (data.event) {
+        const done = asked.event?.(data.event);
+        // The worker waits until a part is written. One that cannot be written ends the stream at once.
+        if (data.event.event === "part") Promise.resolve(done).then(
+          () => mine.postMessage({ taken: data.id }),
+          (e) => { if (worker === mine && waiting.has(data.id)) interrupt(e); });
+        return;
+      }
       waiting.delete(data.id);
       // Opened: a later trap is another one.
       if (asked.request.op === "volume") again = false;
@@ -228,30 +241,36 @@ function save(blob, name) {
 
 // Where a download goes that has at most this many bytes: a file that is written while parts come, or one that is saved at the end.
 async function destination(name, bytes) {
-  let target = null, last = Promise.resolve();
+  let file = null, target = null, last = Promise.resolve();
   const parts = [];
+  const failed = (e) => { throw new Error(`“${file.name}” cannot be written: ${e.message}`); };
   if (bytes > LARGE && window.showSaveFilePicker) {
     try {
-      target = await (await showSaveFilePicker({ suggestedName: name })).createWritable();
+      file = await showSaveFilePicker({ suggestedName: name });
     } catch (e) {
       // The person has closed the dialog.
       throw e.name === "AbortError" ? SUPERSEDED : e;
     }
   }
   return {
-    // Parts that come faster than they are written wait in order. The first failure is that of all that follow.
+    async begin() { target = await file?.createWritable().catch(failed); },
+    // Done when the part is written. Parts that come faster wait in order, and the first failure is that of all that follow.
     write(part) {
       if (!target) return void parts.push(part);
-      last = last.then(() => target.write(part));
+      last = last.then(() => target.write(part).catch(failed));
       last.catch(() => {});
       return last;
     },
     async close() {
       await last;
-      target ? await target.close() : save(new Blob(parts, { type: "application/octet-stream" }), name);
+      target ? await target.close().catch(failed) : save(new Blob(parts, { type: "application/octet-stream" }), name);
     },
-    // No half of a file stays.
-    abort: () => target?.abort().catch(() => {}),
+    // Removes what there is of it. The browser has made an empty file, or emptied one, when the person chose it. What is left is said.
+    async discard() {
+      if (!file) return "";
+      await target?.abort().catch(() => {});
+      try { await file.remove(); return ""; } catch { return `The empty file “${file.name}” is left: this browser does not let the page remove it.`; }
+    },
   };
 }
 
@@ -259,11 +278,13 @@ async function destination(name, bytes) {
 async function into(name, bytes, fill) {
   const to = await destination(name, bytes);
   try {
+    await to.begin();
     await fill(to);
     await to.close();
   } catch (e) {
-    await to.abort();
-    throw e;
+    const left = await to.discard();
+    if (!left) throw e;
+    throw new Error(e === SUPERSEDED ? left : `${e.message}\n${left}`);
   }
 }
 
@@ -300,8 +321,8 @@ $("tar").onclick = long(async (tell) => {
   await into((from.split("/").filter(Boolean).map(display).pop() ?? "root") + ".tar", used, (to) => ask({ op: "export", path: from }, "parts", (e) => {
     if (e.event === "unreadable" && lost.length < 20) lost.push(e.text);
     if (e.event === "exported") sum = e;
-    if (e.event === "part") { bytes = e.bytes; to.write(e.part); }
     tell(e);
+    if (e.event === "part") { bytes = e.bytes; return to.write(e.part); }
   }));
   status(`${human(bytes)} saved${sum.sockets ? `, without ${counted(sum.sockets, "socket", "sockets")}` : ""}`);
   if (sum.unreadable) fail(`${counted(sum.unreadable, "entry", "entries")} could not be read:\n${lost.join("\n")}`);
@@ -317,7 +338,9 @@ const check = long(async (tell) => {
 const map = long(async (tell) => {
   const m = await here()({ op: "map" }, "json", tell);
   status("");
-  const img = element("img", undefined, { alt: `Map: ${m.kinds.map((k) => `${k.label} ${human(k.bytes)}`).join(", ")}`, src: URL.createObjectURL(new Blob([m.svg], { type: "image/svg+xml" })) });
+  const src = URL.createObjectURL(new Blob([m.svg], { type: "image/svg+xml" }));
+  const drawn = () => URL.revokeObjectURL(src);
+  const img = element("img", undefined, { alt: `Map: ${m.kinds.map((k) => `${k.label} ${human(k.bytes)}`).join(", ")}`, src, onload: drawn, onerror: drawn });
   const zoom = element("button", "Download the map to zoom in (HTML)", { onclick: long(async (t) => save(new Blob([await here()({ op: "map-page" }, "bytes", t)], { type: "text/html" }), "map.html")) });
   const problems = element("ul");
   const more = m.moreProblems ? [`and ${m.moreProblems} more`] : [];

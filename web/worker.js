@@ -1,8 +1,11 @@
 // Runs the module of blockwright on one file, and implements the functions of WASI that it calls.
 //
-// Messages from the page: {module, file} once, then {id, request, as} one after another; `as` is `json`, `bytes` or `parts`.
+// Messages from the page: {module, file} once, then {id, request, as} one after another; `as` is `json`, `bytes` or `parts`. {taken} is the id of a stream
+// of which the page has done with one more part.
 // Messages to the page: {ready}, {id, text} or {id, bytes}, {id, error}, {id, event} (a part of a stream is one, too), {read} (bytes read so far), and
 // {ended} when the module can do no more: the page then starts another worker.
+//
+// The module's writes of a stream wait for the page (JavaScript Promise Integration: the module is suspended). Browsers without it stream without waiting.
 "use strict";
 
 // Numbers of WASI snapshot preview 1.
@@ -11,6 +14,9 @@ const DIRECTORY = 3, REGULAR = 4, CHARACTER = 2;
 const STDIN = 0, STDOUT = 1, STDERR = 2, ROOT = 3, IMAGE_FIRST = 4;
 // Bytes of a stream that become a part of a Blob, which the browser may keep on disk.
 const PART_BYTES = 8 << 20;
+// Parts that the page may have and not yet have done with: one is written while the next one is made.
+const PARTS_MAX = 2;
+const SUSPENDS = "Suspending" in WebAssembly;
 
 const reader = new FileReaderSync();
 const encoder = new TextEncoder();
@@ -27,6 +33,11 @@ let output = [];
 let outputBytes = 0;
 let streams = false;
 let streamed = 0;
+let pending = 0;
+// Goes on with the module, when it is suspended.
+let resume = null;
+let queue = [];
+let busy = false;
 let words = "";
 let current = null;
 
@@ -75,9 +86,19 @@ function keep(bytes) {
 
 function flushPart() {
   streamed += outputBytes;
+  pending++;
   postMessage({ id: current, event: { event: "part", part: new Blob(output), bytes: streamed } });
   output = [];
   outputBytes = 0;
+}
+
+// The page has done with a part of a stream.
+function taken(id) {
+  if (id !== current) return;
+  pending--;
+  if (pending >= PARTS_MAX || !resume) return;
+  resume();
+  resume = null;
 }
 
 // Standard error: events, and what a panic says.
@@ -183,7 +204,8 @@ const wasi = {
       total += length;
     }
     memory().setUint32(done, total, true);
-    return OK;
+    if (!SUSPENDS || pending < PARTS_MAX) return OK;
+    return new Promise((resolve) => { resume = () => resolve(OK); });
   },
   fd_close: (fd) => (positions.delete(fd) || fd <= ROOT ? OK : BADF),
 };
@@ -193,8 +215,11 @@ async function start(module, chosen) {
   // What the module imports and never calls here is refused when it is called.
   const missing = WebAssembly.Module.imports(module).filter((i) => !(i.name in wasi));
   const refused = Object.fromEntries(missing.map((i) => [i.name, () => NOSYS]));
-  instance = await WebAssembly.instantiate(module, { wasi_snapshot_preview1: { ...wasi, ...refused } });
-  if (instance.exports._initialize) instance.exports._initialize();
+  const waits = SUSPENDS ? { fd_write: new WebAssembly.Suspending(wasi.fd_write) } : {};
+  instance = await WebAssembly.instantiate(module, { wasi_snapshot_preview1: { ...wasi, ...waits, ...refused } });
+  const called = (f) => (SUSPENDS ? WebAssembly.promising(f) : f);
+  if (instance.exports._initialize) await called(instance.exports._initialize)();
+  answerRequest = called(instance.exports.serve);
   postMessage({ ready: true });
 }
 
@@ -208,8 +233,22 @@ function collected() {
   return all;
 }
 
-function serve({ id, request, as }) {
+let answerRequest = null;
+let started = null;
+
+// One request after another: another one may come before the module has started, and while it is suspended.
+async function serveAll(data) {
+  queue.push(data);
+  if (busy) return;
+  busy = true;
+  await started;
+  while (queue.length) await serve(queue.shift());
+  busy = false;
+}
+
+async function serve({ id, request, as }) {
   current = id;
+  pending = 0;
   input = encoder.encode(JSON.stringify(request));
   output = [];
   outputBytes = 0;
@@ -218,10 +257,11 @@ function serve({ id, request, as }) {
   readFailed = null;
   lastWords = [];
   try {
-    answer(id, as, instance.exports.serve());
+    answer(id, as, await answerRequest());
   } catch (e) {
     // A trap: memory is as it was left, so nothing more can be asked of this instance. Or the answer was too large for the browser.
     tellRead(true);
+    queue = [];
     postMessage({ ended: [...lastWords, String(e.message ?? e)].join(" ") });
     close();
   }
@@ -249,11 +289,14 @@ function answer(id, as, code) {
 
 onmessage = ({ data }) => {
   if (data.module) {
-    start(data.module, data.file).catch((e) => {
+    started = start(data.module, data.file).catch((e) => {
+      queue = [];
       postMessage({ ended: String(e.message ?? e) });
       close();
     });
+  } else if (data.taken !== undefined) {
+    taken(data.taken);
   } else {
-    serve(data);
+    serveAll(data);
   }
 };

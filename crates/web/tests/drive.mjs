@@ -1,52 +1,29 @@
-// Drives the page in a headless Chromium, by chromedriver's own protocol: node drive.mjs FOLDER. FOLDER has the images, page.html,
-// and trap.html and trap.wasm, whose module traps at once; downloads go to FOLDER/saved.
-import { execFileSync, spawn } from "node:child_process";
+// Drives the page in a headless Chromium: node drive.mjs FOLDER. FOLDER has the images, page.html, and trap.html and trap.wasm, whose module
+// traps at once; downloads go to FOLDER/saved.
+import { execFileSync } from "node:child_process";
 import { createServer } from "node:http";
-import { readFileSync, readdirSync, existsSync, mkdirSync, writeFileSync } from "node:fs";
+import { readFileSync, readdirSync, existsSync, mkdirSync } from "node:fs";
 import { gunzipSync } from "node:zlib";
 import { createHash } from "node:crypto";
 import assert from "node:assert/strict";
+import { browser } from "./driver.mjs";
 const [folder] = process.argv.slice(2);
 const saved = `${folder}/saved`;
 mkdirSync(saved, { recursive: true });
-const driver = spawn("chromedriver", ["--port=0"], { stdio: ["ignore", "pipe", "inherit"] });
-const port = await new Promise((resolve) => { let text = ""; driver.stdout.on("data", (d) => { text += d; const m = /on port (\d+)\./.exec(text); if (m) resolve(m[1]); }); });
-let session = "";
-const call = async (method, path, body) => {
-  const r = await fetch(`http://127.0.0.1:${port}/session${session}${path}`, { method, body: body && JSON.stringify(body) });
-  const { value } = await r.json();
-  if (value?.error) throw new Error(`${path}: ${value.message}`);
-  return value;
-};
-const run = (script, ...args) => call("POST", "/execute/sync", { script, args });
-const until = async (what, script, ...args) => {
-  for (let n = 0; n < 300; n++) { const v = await run(script, ...args); if (v) return v; await new Promise((r) => setTimeout(r, 100)); }
-  throw new Error(`${what}: not seen. ${await run("return document.body.innerText")}`);
-};
+
 // Chooses an image and waits until the page says what it is; what the page says of another image does not count.
 const choose = async (name) => {
   const e = Object.values(await call("POST", "/element", { using: "css selector", value: "#file" }))[0];
   await call("POST", `/element/${e}/value`, { text: `${folder}/${name}` });
 };
 const opened = async (name) => { await choose(name); await until(`${name} opened`, "return document.getElementById('status').textContent.startsWith(arguments[0])", `${name}: `); };
-const evaluated = async (script, ...args) => {
-  const value = await call("POST", "/execute/async", { script: `const done = arguments[arguments.length - 1]; (async (...args) => { ${script} })(...arguments).then((v) => done({ v }), (e) => done({ failed: String(e) }));`, args });
-  if (value.failed) throw new Error(value.failed);
-  return value.v;
-};
 const download = async (name) => {
   for (let n = 0; n < 100 && !existsSync(`${saved}/${name}`); n++) await new Promise((r) => setTimeout(r, 100));
   if (!existsSync(`${saved}/${name}`)) throw new Error(`${name}: not downloaded, but ${readdirSync(saved)}. ${await run("return document.body.innerText")}`);
   return readFileSync(`${saved}/${name}`);
 };
-// A click as a person makes it: browsers refuse further downloads without one.
-const press = async (label) => {
-  const e = await until(label, "return [...document.querySelectorAll('button')].find(b=>b.textContent.startsWith(arguments[0])&&!b.disabled&&b.offsetParent)", label);
-  await call("POST", `/element/${Object.values(e)[0]}/click`, {});
-};
+const press = (label) => click(label, "return [...document.querySelectorAll('button')].find(b=>b.textContent.startsWith(arguments[0])&&!b.disabled&&b.offsetParent)", label);
 const see = (id, part) => until(`${part} in ${id}`, "const e=document.getElementById(arguments[0]); return e.offsetParent && e.textContent.includes(arguments[1])", id, part);
-const shot = async (name) => writeFileSync(`${folder}/${name}.png`, Buffer.from(await call("GET", "/screenshot"), "base64"));
-
 // The most pages of 64 KiB that the memory of a module may have: section 5 of a module says it.
 const memoryMax = (wasm) => {
   let at = 8;
@@ -67,12 +44,19 @@ const outside = createServer((_, answer) => { reached++; answer.writeHead(200, {
 await new Promise((resolve) => outside.listen(0, "127.0.0.1", resolve));
 const address = `http://127.0.0.1:${outside.address().port}/`;
 
+const { call, run, until, evaluated, click, shot, end } = await browser(folder, saved);
 try {
-  const made = await call("POST", "", { capabilities: { alwaysMatch: { browserName: "chrome", "goog:loggingPrefs": { performance: "ALL" }, "goog:chromeOptions": {
-    args: ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1100,900"], prefs: { "download.default_directory": saved, "download.prompt_for_download": false, "profile.default_content_setting_values.automatic_downloads": 1 } } } } });
-  session = `/${made.sessionId}`;
-  // The driver reaches the page's worker, to break the module in it.
-  await call("POST", "/goog/cdp/execute", { cmd: "Page.addScriptToEvaluateOnNewDocument", params: { source: "delete window.showSaveFilePicker; window.workers = []; window.Worker = class extends Worker { constructor(...a) { super(...a); window.workers.push(this); } };" } });
+  // The driver reaches the page's worker, to break the module in it, and counts the parts of a stream that were sent and not yet written.
+  await call("POST", "/goog/cdp/execute", { cmd: "Page.addScriptToEvaluateOnNewDocument", params: { source: `delete window.showSaveFilePicker; window.workers = []; window.parts = { sent: 0, written: 0, pendingMax: 0 };
+    window.Worker = class extends Worker { constructor(...a) {
+      super(...a);
+      window.workers.push(this);
+      this.addEventListener("message", ({ data }) => {
+        if (data.event?.event !== "part") return;
+        window.parts.sent++;
+        window.parts.pendingMax = Math.max(window.parts.pendingMax, window.parts.sent - window.parts.written);
+      });
+    } };` } });
   await call("POST", "/url", { url: `file://${folder}/page.html` });
 
   await opened("large.ext4");
@@ -113,11 +97,24 @@ try {
   // What may be large is written while it is read. The dialog is the browser's: here it gives a file that remembers.
   await run(`window.picked = []; window.showSaveFilePicker = async ({ suggestedName }) => {
     if (window.refusing) throw new DOMException("closed", "AbortError");
-    const file = { name: suggestedName, parts: [], state: "open" };
+    const file = { name: suggestedName, parts: [], state: "open", left: true };
     window.picked.push(file);
-    return { createWritable: async () => ({
-      write: async (part) => { await new Promise((r) => setTimeout(r, 5)); if (window.full) throw new Error("the disk is full"); file.parts.push(part); },
-      close: async () => { file.state = "closed"; }, abort: async () => { file.state = "aborted"; } }) };
+    return { name: suggestedName,
+      createWritable: async () => {
+        if (window.forbidden) throw new Error("not permitted");
+        return {
+          write: async (part) => {
+            // A first write so slow that a reader that does not wait sends a third part meanwhile.
+            const wait = window.slow && window.parts.written === 0 ? 3000 : 5;
+            for (const end = Date.now() + wait; Date.now() < end && window.parts.sent - window.parts.written < 3;) await new Promise((r) => setTimeout(r, 5));
+            if (window.full) throw new Error("the disk is full");
+            file.parts.push(part);
+            window.parts.written++;
+          },
+          close: async () => { if (window.fullAtLast) throw new Error("the disk is full at last"); file.state = "closed"; },
+          abort: async () => { file.state = "aborted"; } };
+      },
+      remove: window.irremovable ? undefined : async () => { file.left = false; } };
   };`);
   const picked = async (state) => {
     await until(`a file that is ${state}`, "return window.picked.at(-1)?.state === arguments[0]", state);
@@ -132,17 +129,58 @@ try {
   await press("heavy.bin");
   const whole = await picked("closed");
   assert.deepEqual([whole.name, whole.size, whole.hash], ["heavy.bin", heavy.length, createHash("sha256").update(heavy).digest("hex")]);
-  await press("Download this folder");
+  // The reader waits for a slow disk: no more than two parts are in the page.
+  const stream = async () => { await run("window.parts = { sent: 0, written: 0, pendingMax: 0 }"); await press("Download this folder"); };
+  await run("window.slow = true");
+  await stream();
   await until("a second file", "return window.picked.length === 2");
   const streamed = await picked("closed");
   assert(streamed.name === "heavy.tar" && streamed.size > heavy.length && streamed.size % 512 === 0, JSON.stringify(streamed));
   assert(streamed.parts > 8, `${streamed.parts} parts`);
-  // A disk that is full is said, and no half of a file stays; a dialog that is closed is no error.
-  await run("window.full = true");
-  await press("Download this folder");
+  assert((await run("return window.parts.pendingMax")) <= 2, "parts in the page");
+  const extracted = await evaluated(`
+    const tar = await new Blob(window.picked.at(-1).parts).arrayBuffer();
+    for (let at = 0; at < tar.byteLength;) {
+      const bytes = parseInt(new TextDecoder().decode(tar.slice(at + 124, at + 136)), 8);
+      if (bytes === args[0]) {
+        const hash = await crypto.subtle.digest("SHA-256", tar.slice(at + 512, at + 512 + bytes));
+        return [...new Uint8Array(hash)].map((n) => n.toString(16).padStart(2, "0")).join("");
+      }
+      at += 512 + Math.ceil(bytes / 512) * 512;
+    }`, heavy.length);
+  assert.equal(extracted, whole.hash);
+  // A disk that is full ends the stream at once, and no file is left. The page works after it.
+  await run("window.slow = false; window.full = true");
+  await stream();
   await picked("aborted");
-  await see("error", "the disk is full");
-  await run("window.full = false; window.refusing = true; document.getElementById('error').textContent = ''");
+  await see("error", "“heavy.tar” cannot be written: the disk is full");
+  assert.equal(await run("return window.picked.at(-1).left"), false);
+  assert((await run("return window.parts.sent")) <= 2, "the stream went on");
+  await until("the end of it", "return document.getElementById('cancel').hidden");
+  await press("heavy.bin");
+  await picked("aborted");
+  await see("error", "“heavy.bin” cannot be written: the disk is full");
+  assert.equal(await run("return window.picked.at(-1).left"), false);
+  // So does one that is full when the file is closed; a file that cannot be removed is named; one that cannot be written at all is removed.
+  await run("window.full = false; window.fullAtLast = window.irremovable = true");
+  await stream();
+  await see("error", "the disk is full at last");
+  await see("error", "The empty file “heavy.tar” is left");
+  await run("window.fullAtLast = window.irremovable = false; window.forbidden = true");
+  await press("heavy.bin");
+  await see("error", "“heavy.bin” cannot be written: not permitted");
+  assert.equal(await run("return window.picked.at(-1).left"), false);
+  // A stream that is cancelled leaves none.
+  await run("window.forbidden = false");
+  await stream();
+  await until("a part", "return window.parts.sent > 0");
+  await press("Cancel");
+  await picked("aborted");
+  await see("error", "Cancelled.");
+  assert.equal(await run("return window.picked.at(-1).left"), false);
+  await see("about", "ext4");
+  // A dialog that is closed is no error.
+  await run("window.refusing = true; document.getElementById('error').textContent = ''");
   const before = await run("return window.picked.length");
   await press("Download this folder");
   await until("the end of it", "return document.getElementById('cancel').hidden && document.getElementById('error').hidden");
@@ -221,7 +259,6 @@ try {
   assert.equal(await run("return window.workers.length"), 4);
   console.log(`${read} bytes read to list the root of a 2 GiB image`);
 } finally {
-  if (session) await call("DELETE", "").catch(() => {});
-  driver.kill();
+  await end();
   outside.close();
 }
