@@ -1,7 +1,10 @@
 //! The page in a real browser: a large ext4, an f2fs, a qcow2 with partitions, a damaged image, and a module that traps.
-//! `drive.mjs` presses the buttons and compares what it sees. `BLOCKWRIGHT_SCREENSHOTS=DIR` keeps pictures of the page.
+//! `drive.mjs` presses the buttons and compares what it sees. `map.mjs` zooms in maps. `BLOCKWRIGHT_SCREENSHOTS=DIR` keeps pictures of the pages.
 
 use blockwright::{Format, Volume, VolumeBuilder};
+use blockwright_check::usage::UsageOptions;
+use blockwright_device::OpenMode;
+use blockwright_map as map;
 use blockwright_oracles as oracles;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -25,6 +28,32 @@ fn done(command: &mut Command) -> String {
         String::from_utf8_lossy(&out.stderr)
     );
     told
+}
+
+/// Says in the bitmap of blocks of the first group that 512 blocks are free.
+fn forget_blocks_in_use(bytes: &mut [u8]) {
+    let number = |at: usize| {
+        let four = bytes[at..at + 4].try_into().expect("four bytes");
+        u32::from_le_bytes(four) as usize
+    };
+    let block = 1024 << number(1024 + 24);
+    // The table of groups begins in the block behind the superblock's.
+    let bitmap = number(if block == 1024 { 2048 } else { block });
+    bytes[bitmap * block..bitmap * block + 64].fill(0);
+}
+
+/// Runs a script on a folder, and keeps its pictures.
+fn drive(script: &str, dir: &Path, pictures: &[&str]) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(script);
+    println!("{}", done(Command::new("node").arg(script).arg(dir)));
+    if let Some(kept) = std::env::var_os("BLOCKWRIGHT_SCREENSHOTS") {
+        for name in pictures {
+            let name = format!("{name}.png");
+            std::fs::copy(dir.join(&name), Path::new(&kept).join(&name)).expect("copied");
+        }
+    }
 }
 
 #[test]
@@ -94,15 +123,8 @@ fn images_are_browsed_in_a_browser() {
             .args([at("disk.raw"), at("disk.qcow2")]),
     );
 
-    // A bitmap of blocks that says nothing is in use.
     let mut bytes = inner;
-    let bitmap = u32::from_le_bytes([bytes[4096], bytes[4097], bytes[4098], bytes[4099]]) as usize;
-    let block = 1024 << u32::from_le_bytes([bytes[1048], bytes[1049], bytes[1050], bytes[1051]]);
-    let bitmap = match block {
-        1024 => u32::from_le_bytes([bytes[2048], bytes[2049], bytes[2050], bytes[2051]]) as usize,
-        _ => bitmap,
-    };
-    bytes[bitmap * block..bitmap * block + 64].fill(0);
+    forget_blocks_in_use(&mut bytes);
     std::fs::write(at("damaged.ext4"), bytes).expect("written");
 
     let page = at("page.html");
@@ -117,12 +139,32 @@ fn images_are_browsed_in_a_browser() {
             .arg("--module")
             .args([at("trap.wasm"), at("trap.html")]),
     );
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drive.mjs");
-    println!("{}", done(Command::new("node").arg(script).arg(dir.path())));
-    if let Some(kept) = std::env::var_os("BLOCKWRIGHT_SCREENSHOTS") {
-        for name in ["files", "map", "partition", "damaged", "trap"] {
-            let name = format!("{name}.png");
-            std::fs::copy(at(&name), Path::new(&kept).join(&name)).expect("copied");
-        }
+    let pictures = ["files", "map", "partition", "damaged", "trap"];
+    drive("drive.mjs", dir.path(), &pictures);
+}
+
+#[test]
+fn maps_are_zoomed_in_a_browser() {
+    if !oracles::have(&["chromium", "chromedriver", "node"]) {
+        return;
     }
+    let dir = tempfile::tempdir().expect("a folder");
+    for format in [Format::Ext4, Format::F2fs] {
+        let image = dir.path().join("image");
+        let volume = make(&image, format, 128 << 20);
+        volume.write("/file", &vec![7; 20 << 20]).expect("written");
+        volume.close().expect("closed");
+        if format == Format::Ext4 {
+            let mut bytes = std::fs::read(&image).expect("read");
+            forget_blocks_in_use(&mut bytes);
+            std::fs::write(&image, bytes).expect("written");
+        }
+        let device = blockwright_device::open(&image, OpenMode::read_only()).expect("opened");
+        let (name, usage) = map::survey(device, &UsageOptions::default()).expect("a map");
+        let page = map::page(&usage, "image", &map::about(&usage, name)).expect("a page");
+        std::fs::write(dir.path().join(format!("{format}.html")), page).expect("written");
+        std::fs::remove_file(&image).expect("removed");
+    }
+    let pictures = ["map-whole", "map-block", "map-issue", "map-age"];
+    drive("map.mjs", dir.path(), &pictures);
 }
