@@ -1,6 +1,7 @@
 //! A watch that stops a change of size or settings: at the first, the middle and the last call of each phase the image, with the length that the command gives it, is whole, and the same
 //! change finishes afterwards.
 
+use blockwright::build::BuildProgress;
 use blockwright::device::{DevOffset, DeviceExt, MemoryDevice, SharedDevice};
 use blockwright::disk::{self, Disk, DiskBuilder, Part, PartReport, Scheme, WriteWatch, container};
 use blockwright::reshape::{
@@ -564,4 +565,60 @@ fn a_size_that_fails_leaves_current_copies() {
         is_whole(&image, Format::Ext4, &before, &what);
     }
     assert!(failed > 0, "every size was large enough");
+}
+
+/// A build stops at whichever step breaks, and the same build finishes afterwards; the last step comes too late.
+#[test]
+fn builds() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+    std::fs::create_dir(&tree).expect("made");
+    for n in 0..600 {
+        std::fs::write(tree.join(format!("small-{n}")), b"x").expect("written");
+    }
+    for n in 0..3 {
+        std::fs::write(tree.join(format!("large-{n}")), vec![n; 40 << 20]).expect("written");
+    }
+    type Step = fn(&BuildProgress) -> bool;
+    let steps: [(&str, Step); 3] = [
+        ("reading", |step| {
+            matches!(step, BuildProgress::Reading { .. })
+        }),
+        ("planned", |step| {
+            matches!(step, BuildProgress::Planned { .. })
+        }),
+        ("copied", |step| {
+            matches!(step, BuildProgress::Copied { .. })
+        }),
+    ];
+    let build = |format, stops: Step| {
+        let watch = move |step: &BuildProgress| match stops(step) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        let builder = VolumeBuilder::new().format(format).size_auto(0);
+        builder.from(&tree).watch(watch).create(&image)
+    };
+    for format in [Format::Ext4, Format::F2fs] {
+        for (name, stops) in steps {
+            let error = build(format, stops).expect_err(name);
+            assert_eq!(error.kind(), ErrorKind::Interrupted, "{name}: {error}");
+            assert!(!image.exists(), "{format}: {name}");
+        }
+        let late: Step = |step| matches!(step, BuildProgress::Finishing);
+        build(format, late).expect("made");
+        // An image that was there is untouched while the sources are read, and then no volume.
+        let (_, reading) = steps[0];
+        build(format, reading).expect_err("stopped");
+        assert!(Volume::open_read_only(&image).is_ok(), "{format}");
+        for (name, stops) in &steps[1..] {
+            build(format, *stops).expect_err(name);
+            assert!(Volume::open_read_only(&image).is_err(), "{format}: {name}");
+        }
+        build(format, |_| false).expect("made");
+        let volume = Volume::open_read_only(&image).expect("opened");
+        assert_eq!(volume.read("/small-599").expect("read"), b"x");
+        drop(volume);
+        std::fs::remove_file(&image).expect("removed");
+    }
 }

@@ -3,6 +3,7 @@
 //! Reads metadata, attributes and names into the tree. The files' data is read later, when the volume is written.
 
 use super::data::DataRef;
+use super::progress::told;
 use super::tree::{LayerTree, NameKind, name_kind};
 use super::{BuildProgress, Rules};
 use crate::host::{self, HostFile};
@@ -123,7 +124,7 @@ impl Scan<'_, '_> {
         }
         self.files += 1;
         if self.files.is_multiple_of(512) {
-            (self.rules.progress)(&BuildProgress::Reading { files: 512 });
+            told(self.rules.progress, &BuildProgress::Reading { files: 512 })?;
         }
         if let Some(known) = found.identity.and_then(|id| self.linked.get(&id)) {
             return self.tree.link(dir, name, *known).map_err(|e| e.at(path));

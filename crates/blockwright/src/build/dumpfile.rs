@@ -8,6 +8,7 @@
 //! Reference: composefs-dump(5).
 
 use super::data::{DataRef, Segment};
+use super::progress::told;
 use super::tree::LayerTree;
 use super::{BuildProgress, Rules, archive, fsverity};
 use crate::{Error, ErrorKind, Result};
@@ -204,7 +205,7 @@ pub(crate) fn apply(
             .and_then(|file| listing.put(file, body.len() as u64, count))
             .map_err(place)?;
         if count.is_multiple_of(512) {
-            (rules.progress)(&BuildProgress::Reading { files: 512 });
+            told(rules.progress, &BuildProgress::Reading { files: 512 })?;
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::archive::Input;
 use super::data::DataRef;
+use super::progress::told;
 use super::tar::{End, Entry, EntryKind, TarReader};
 use super::tree::{LayerTree, NameKind, name_kind};
 use super::{BuildProgress, Rules};
@@ -38,7 +39,7 @@ pub(crate) fn apply(
     while let Some(entry) = reader.next()? {
         files += 1;
         if files.is_multiple_of(512) {
-            (rules.progress)(&BuildProgress::Reading { files: 512 });
+            told(rules.progress, &BuildProgress::Reading { files: 512 })?;
         }
         let path = entry.path.clone();
         let counted = rules.budget.entry(metadata_bytes(&entry));

@@ -25,6 +25,7 @@
 mod archive;
 mod base;
 mod budget;
+mod copying;
 mod data;
 mod digest;
 mod directory;
@@ -49,7 +50,7 @@ use blockwright_disk::container::{self, detect_file};
 use blockwright_mkfs::ext4::{FormatOptions, FsType};
 pub use blockwright_mkfs::flags::LeftOut;
 use blockwright_mkfs::tree::{Node, NodeId, Tree};
-use blockwright_mkfs::{Before, MkfsError, Progress, f2fs};
+use blockwright_mkfs::{Before, MkfsError, f2fs};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
 use blockwright_reshape::ext4::settings::ExternalJournal;
 pub use image::ContainerImage;
@@ -59,18 +60,16 @@ pub use progress::BuildProgress;
 pub use target::{BuildDetails, BuildReport};
 
 use budget::Budget;
-use data::TreeData;
+use progress::{ProgressFn, Tell};
 use source::{Source, Stream};
 use std::io::Read;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use target::{TargetOptions, TargetPlan, not_for_f2fs};
 use tree::LayerTree;
 
 pub(crate) use directory::storable;
-
-type ProgressFn = Box<dyn Fn(&BuildProgress) + Send + Sync>;
 
 /// The end of a message about a size that is too small: the least size, rounded up.
 fn at_least(bytes: u64) -> String {
@@ -153,7 +152,7 @@ pub(crate) struct Rules<'a> {
     pub spool_dir: PathBuf,
     /// The common limit of all archives.
     pub budget: Arc<Budget>,
-    pub progress: &'a (dyn Fn(&BuildProgress) + Send + Sync),
+    pub progress: Tell<'a>,
 }
 
 impl VolumeBuilder {
@@ -174,7 +173,7 @@ impl VolumeBuilder {
             platform: None,
             keep_config: false,
             policy: EntryPolicy::new(),
-            progress: Box::new(|_| ()),
+            progress: Box::new(|_| ControlFlow::Continue(())),
             salt: String::new(),
             base: None,
         }
@@ -419,7 +418,20 @@ impl VolumeBuilder {
 
     /// Whom to tell how far it is.
     #[must_use]
-    pub fn progress(mut self, tell: impl Fn(&BuildProgress) + Send + Sync + 'static) -> Self {
+    pub fn progress(self, tell: impl Fn(&BuildProgress) + Send + Sync + 'static) -> Self {
+        self.watch(move |step| {
+            tell(step);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// As [`VolumeBuilder::progress`], and the build stops when the function breaks. It then fails with `Interrupted`, as it does when a source cannot be
+    /// read: a new image is removed, and one that was there is no volume any more from [`BuildProgress::Planned`] on. [`BuildProgress::Finishing`] comes too late to stop.
+    #[must_use]
+    pub fn watch(
+        mut self,
+        tell: impl Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
         self.progress = Box::new(tell);
         self
     }
@@ -642,20 +654,11 @@ impl VolumeBuilder {
                 report.directories += 1;
             }
         }
-        (self.progress)(&BuildProgress::Planned {
-            bytes: plan.data_bytes(),
-            volume_bytes: report.bytes,
-        });
-        let (bytes_done, files_done) = (AtomicU64::new(0), AtomicU64::new(0));
-        let tell = |p: Progress| match p {
-            Progress::Copied { bytes, files } => (self.progress)(&BuildProgress::Copied {
-                bytes: bytes_done.fetch_add(bytes, Ordering::Relaxed) + bytes,
-                files: files_done.fetch_add(files, Ordering::Relaxed) + files,
-            }),
-            Progress::Metadata => (self.progress)(&BuildProgress::Finishing),
-        };
+        let planned = (plan.data_bytes(), report.bytes);
         journal::listing(self.journal.as_ref(), report.uuid, || {
-            plan.write(device, &tree.tree, &TreeData(&tree.data), &tell)
+            copying::copied(tree, &*self.progress, planned, |data, tell| {
+                plan.write(device, &tree.tree, data, tell)
+            })
         })?;
         Ok(report)
     }

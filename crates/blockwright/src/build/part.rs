@@ -1,16 +1,16 @@
 //! Volumes that become partitions of a disk. They are planned first, so that the disk can be laid out, and written
 //! later.
 
-use super::data::TreeData;
+use super::copying::copied;
+use super::progress::ProgressFn;
 use super::target::TargetPlan;
 use super::tree::LayerTree;
-use super::{BuildProgress, BuildReport, ProgressFn, Size, VolumeBuilder, digest};
+use super::{BuildReport, Size, VolumeBuilder, digest};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::SharedDevice;
-use blockwright_mkfs::{Before, MkfsError, Progress, SizeGoal, fat};
+use blockwright_mkfs::{Before, MkfsError, SizeGoal, fat};
 use sha2::{Digest, Sha256};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The context of a volume: everything that the builder of one volume does not know.
 pub(crate) struct Place<'a> {
@@ -166,26 +166,11 @@ impl Planned {
             Format::Volume(plan) => Ok(Some(self.builder.write(device, plan, &self.tree)?)),
             Format::Fat(plan, _) => {
                 plan.hidden_sectors = u32::try_from(start / 512).unwrap_or(u32::MAX);
-                let tell = &self.builder.progress;
-                tell(&BuildProgress::Planned {
-                    bytes: plan.data_bytes(),
-                    volume_bytes: plan.report().bytes,
-                });
-                let (bytes_done, files_done) = (AtomicU64::new(0), AtomicU64::new(0));
-                let progress = |p: Progress| match p {
-                    Progress::Copied { bytes, files } => tell(&BuildProgress::Copied {
-                        bytes: bytes_done.fetch_add(bytes, Ordering::Relaxed) + bytes,
-                        files: files_done.fetch_add(files, Ordering::Relaxed) + files,
-                    }),
-                    Progress::Metadata => tell(&BuildProgress::Finishing),
-                };
-                fat::write(
-                    device,
-                    plan,
-                    &self.tree.tree,
-                    &TreeData(&self.tree.data),
-                    &progress,
-                )?;
+                let planned = (plan.data_bytes(), plan.report().bytes);
+                let tree = &self.tree;
+                copied(tree, &*self.builder.progress, planned, |data, tell| {
+                    Ok(fat::write(device, plan, &tree.tree, data, tell)?)
+                })?;
                 Ok(None)
             }
         }

@@ -1,4 +1,7 @@
-//! What a builder tells while it works.
+//! What a builder tells while it works, and how it is stopped.
+
+use crate::{Error, ErrorKind, Result};
+use std::ops::ControlFlow;
 
 /// Progress of a builder. Called from several threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,4 +28,26 @@ pub enum BuildProgress {
     },
     /// All data is in the volume; metadata is being written.
     Finishing,
+}
+
+/// Takes the progress, and says whether to go on.
+pub(crate) type ProgressFn = Box<dyn Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync>;
+
+/// The same, as parts of the builder see it.
+pub(crate) type Tell<'a> = &'a (dyn Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync);
+
+/// The error of a build that its progress function has stopped.
+pub(crate) fn stopped() -> Error {
+    Error::new(ErrorKind::Interrupted, "the build was stopped")
+}
+
+/// Tells a step.
+///
+/// # Errors
+/// [`stopped`].
+pub(crate) fn told(tell: Tell<'_>, step: &BuildProgress) -> Result<()> {
+    match tell(step) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(stopped()),
+    }
 }

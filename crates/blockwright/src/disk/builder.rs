@@ -97,14 +97,17 @@ fn join_progress(part: &mut Part, tell: &ProgressFn, before: &Arc<AtomicU64>) {
         return;
     };
     let (tell, before) = (Arc::clone(tell), Arc::clone(before));
-    builder.set_progress(Box::new(move |step| match *step {
-        BuildProgress::Copied { bytes, files } => tell(&BuildProgress::Copied {
-            bytes: before.load(Ordering::Relaxed) + bytes,
-            files,
-        }),
-        // The disk reports it once, for all.
-        BuildProgress::Planned { .. } => {}
-        ref other => tell(other),
+    builder.set_progress(Box::new(move |step| {
+        match *step {
+            BuildProgress::Copied { bytes, files } => tell(&BuildProgress::Copied {
+                bytes: before.load(Ordering::Relaxed) + bytes,
+                files,
+            }),
+            // The disk reports it once, for all.
+            BuildProgress::Planned { .. } => {}
+            ref other => tell(other),
+        }
+        ControlFlow::Continue(())
     }));
 }
 
