@@ -128,6 +128,11 @@
 #define BW_MAKE_HASH_SEED 64
 
 /**
+ * The configuration of the last container image is put into the volume, as `/.blockwright/config.json`.
+ */
+#define BW_MAKE_KEEP_CONFIG 128
+
+/**
  * A directory of the host, or a tar file, plain or compressed with gzip, zstd or xz.
  */
 #define BW_SOURCE_PATH 0
@@ -136,6 +141,66 @@
  * A tar stream from an open descriptor, plain or compressed, read to its end.
  */
 #define BW_SOURCE_TAR_FD 1
+
+/**
+ * A container image: `path` is `oci:DIR[:TAG]`, `oci-archive:FILE[:TAG]` or `docker-archive:FILE[:NAME]`.
+ */
+#define BW_SOURCE_IMAGE 2
+
+/**
+ * The stream of `docker save` from an open descriptor, also compressed. `path` is the image's name, where the stream has several, or null.
+ */
+#define BW_SOURCE_IMAGE_FD 3
+
+/**
+ * A listing of composefs. Data that is not in it is below `objects`; if that is null, below the listing's folder.
+ */
+#define BW_SOURCE_DUMPFILE 4
+
+/**
+ * The same from an open descriptor. If `objects` is null, all data is in the listing.
+ */
+#define BW_SOURCE_DUMPFILE_FD 5
+
+/**
+ * `text` is a pattern of names or paths that are left out, as of `mkfs --exclude`.
+ */
+#define BW_RULE_EXCLUDE 0
+
+/**
+ * `text` is a pattern of files that fs-verity protects.
+ */
+#define BW_RULE_FSVERITY 1
+
+/**
+ * `text` maps users and groups, as of `mkfs --owner-map`: `FROM:TO`, `FIRST-LAST:TO`, with `u:` or `g:` in front, several with commas between.
+ */
+#define BW_RULE_OWNERS 2
+
+/**
+ * All files have this time of the last change, in `number`: seconds since 1970.
+ */
+#define BW_RULE_MTIME 3
+
+/**
+ * Files that were changed later have this time.
+ */
+#define BW_RULE_MTIME_MAX 4
+
+/**
+ * `text` is the path of a file with SELinux labels, as `file_contexts`.
+ */
+#define BW_RULE_FILE_CONTEXTS 5
+
+/**
+ * `text` is the path of a file with Android's owners, modes and capabilities, as `fs_config`.
+ */
+#define BW_RULE_FS_CONFIG 6
+
+/**
+ * `text` is where the volume will be mounted: it stands before the paths that these two files are asked about.
+ */
+#define BW_RULE_MOUNT_POINT 7
 
 /**
  * Sources are being read: `done` files are known.
@@ -381,6 +446,11 @@
  * Stop the machine: for kernels.
  */
 #define BW_ERRORS_PANIC 3
+
+/**
+ * Bytes of the longest salt.
+ */
+#define BW_VERITY_SALT_BYTES 256
 
 /**
  * ext4, ext3 or ext2.
@@ -674,14 +744,42 @@ typedef void *bw_output;
 typedef const void *bw_input;
 
 /**
+ * A rule for the entries of all sources.
+ */
+typedef struct bw_rule {
+  /**
+   * A `BW_RULE_`.
+   */
+  uint32_t kind;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * For the rules of times.
+   */
+  int64_t number;
+  /**
+   * For the other ones.
+   */
+  bw_text text;
+} bw_rule;
+
+/**
+ * An array of rules, or null. C keeps as many as it says readable and unchanged until the call returns.
+ */
+typedef const struct bw_rule *bw_rules;
+
+/**
  * What C wants back in its callbacks. It is never followed here.
  */
 typedef void *bw_user;
 
 /**
- * Called with how far it is: `step` is a `BW_STEP_`.
+ * Called with how far it is: `step` is a `BW_STEP_`. Another result than 0 stops it, unless `step` is `BW_STEP_FINISHING`, and the call fails with
+ * `BW_INTERRUPTED`. A new image is removed then; one that was there is no volume any more, unless `step` was `BW_STEP_READING`.
  */
-typedef void (*bw_progress)(bw_user user, uint32_t step, uint64_t done, uint64_t total);
+typedef int32_t (*bw_progress)(bw_user user, uint32_t step, uint64_t done, uint64_t total);
 
 /**
  * How a volume is made. A structure of zeroes with `struct_size` set makes an ext4 volume as large as the image or device that is there.
@@ -692,7 +790,7 @@ typedef struct bw_make_options {
    */
   size_t struct_size;
   /**
-   * `BW_MAKE_AUTO`, `BW_MAKE_EPOCH`, `BW_MAKE_OWNER`, `BW_MAKE_UUID`, `BW_MAKE_NEW`, `BW_MAKE_RESERVED`, `BW_MAKE_HASH_SEED`.
+   * `BW_MAKE_AUTO`, `BW_MAKE_EPOCH`, `BW_MAKE_OWNER`, `BW_MAKE_UUID`, `BW_MAKE_NEW`, `BW_MAKE_RESERVED`, `BW_MAKE_HASH_SEED`, `BW_MAKE_KEEP_CONFIG`.
    */
   uint32_t flags;
   /**
@@ -760,6 +858,22 @@ typedef struct bw_make_options {
    */
   uint8_t hash_seed[16];
   /**
+   * The image of an earlier build of an ext4 volume, or null. What is in both stays where it was.
+   */
+  bw_text base;
+  /**
+   * The platform of container images, as `linux/arm64`; null: linux on this machine's processor.
+   */
+  bw_text platform;
+  /**
+   * Rules for the entries of all sources, or null.
+   */
+  bw_rules rules;
+  /**
+   * How many.
+   */
+  size_t rule_count;
+  /**
    * Called from several threads at once, or null.
    */
   bw_progress progress;
@@ -783,13 +897,17 @@ typedef struct bw_source {
    */
   uint32_t kind;
   /**
-   * For `BW_SOURCE_TAR_FD`. The descriptor stays the caller's.
+   * For `BW_SOURCE_TAR_FD`, `BW_SOURCE_IMAGE_FD` and `BW_SOURCE_DUMPFILE_FD`. The descriptor stays the caller's.
    */
   bw_descriptor fd;
   /**
-   * For `BW_SOURCE_PATH`; otherwise a name for messages, or null.
+   * For `BW_SOURCE_PATH`, `BW_SOURCE_IMAGE` and `BW_SOURCE_DUMPFILE`; the image's name for `BW_SOURCE_IMAGE_FD`; otherwise a name for messages, or null.
    */
   bw_text path;
+  /**
+   * The folder of a listing's objects, or null.
+   */
+  bw_text objects;
 } bw_source;
 
 /**
@@ -896,7 +1014,7 @@ typedef struct bw_device {
 /**
  * An array of texts, or null. C keeps as many as it says, and what they lead to, readable and unchanged until the call returns.
  */
-typedef const bw_text *Texts;
+typedef const bw_text *bw_texts;
 
 /**
  * Where a volume is in its image, and what belongs to it. Zeroes: all of the image, and nothing else.
@@ -921,7 +1039,7 @@ typedef struct bw_place {
   /**
    * Paths of the other devices of an f2fs volume on several, in the order of its superblock, or null. Such volumes are only read.
    */
-  Texts devices;
+  bw_texts devices;
   /**
    * How many.
    */
@@ -929,9 +1047,11 @@ typedef struct bw_place {
 } bw_place;
 
 /**
- * Called from any thread with how far a check is. `phase`: 0 volume, 1 inodes, 2 directories, 3 links, 4 bitmaps.
+ * Called from any thread with how far a check is. `phase`: 0 volume, 1 inodes, 2 directories, 3 links, 4 bitmaps. Another result than 0 stops the check, which
+ * then fails with `BW_INTERRUPTED`. Repairs are written at the end, without calls in between: a check that was stopped has written nothing, but the
+ * transactions of an ext4 journal that it replayed before.
  */
-typedef void (*bw_check_progress)(bw_user user, uint32_t phase, uint64_t done, uint64_t total);
+typedef int32_t (*bw_check_progress)(bw_user user, uint32_t phase, uint64_t done, uint64_t total);
 
 /**
  * How a volume is checked. A structure of zeroes with `struct_size` set has the defaults, as null has.
@@ -1236,6 +1356,66 @@ typedef struct bw_settings {
    */
   uint8_t hash_seed[16];
 } bw_settings;
+
+/**
+ * How a tree is made. A structure of zeroes with `struct_size` set has the defaults, as null has.
+ */
+typedef struct bw_verity_options {
+  /**
+   * `sizeof(bw_verity_options)`.
+   */
+  size_t struct_size;
+  /**
+   * The file that the tree goes to; null: behind the volume, in the image.
+   */
+  bw_text tree;
+  /**
+   * The salt.
+   */
+  bw_input salt;
+  /**
+   * Its bytes, at most `BW_VERITY_SALT_BYTES`; 0: a salt of 32 bytes that follow from the UUID.
+   */
+  size_t salt_bytes;
+  /**
+   * UUID of the tree. That of the volume is a good choice.
+   */
+  uint8_t uuid[16];
+} bw_verity_options;
+
+/**
+ * What `veritysetup open` and the kernel's command line need.
+ */
+typedef struct bw_verity_tree {
+  /**
+   * The one thing that must come from elsewhere than the image.
+   */
+  uint8_t root_hash[32];
+  /**
+   * The salt.
+   */
+  uint8_t salt[BW_VERITY_SALT_BYTES];
+  /**
+   * Its bytes.
+   */
+  uint32_t salt_bytes;
+  /**
+   * Bytes per block: 4096.
+   */
+  uint32_t block_bytes;
+  /**
+   * Blocks that are covered.
+   */
+  uint64_t data_blocks;
+  /**
+   * Where the tree begins in its file, in bytes.
+   */
+  uint64_t hash_offset;
+  /**
+   * Bytes of the tree.
+   */
+  uint64_t tree_bytes;
+} bw_verity_tree;
 
 /**
  * What a volume is like, and how full it is.
@@ -1685,6 +1865,16 @@ enum bw_status bw_set(bw_text path,
                       const struct bw_settings *to,
                       const struct bw_change_options *options,
                       struct bw_error *error);
+
+/**
+ * Makes a tree of hashes (dm-verity) over the first `bytes` of the image or block device at `path`, which must not be in use: `bytes` of `bw_made`. A volume that is
+ * written to afterwards no longer matches it. `options` may be null.
+ */
+enum bw_status bw_verity_seal(bw_text path,
+                              uint64_t bytes,
+                              const struct bw_verity_options *options,
+                              struct bw_verity_tree *tree,
+                              struct bw_error *error);
 
 /**
  * Tells what the volume is like, and how full it is.

@@ -3,12 +3,18 @@
 use crate::call::{call, known, outside};
 use crate::device::{CallbackDevice, bw_device};
 use crate::error::{Fault, Result, bw_error, bw_status};
-use crate::raw::{Sources, Text, User, Versioned, bw_source, sized};
-use blockwright::build::{BuildProgress, BuildReport, JournalBuilder, JournalReport};
+use crate::raw::{Rules, Sources, Text, User, Versioned, bw_rule, bw_source, sized};
+use blockwright::build::{
+    BuildProgress, BuildReport, ContainerImage, EntryPolicy, FileContexts, FsConfig,
+    JournalBuilder, JournalReport, Mtime, OwnerMap,
+};
 use blockwright::ext4::FsType;
 use blockwright::{Format, VolumeBuilder};
 use blockwright_device::{OpenMode, SharedDevice};
+use blockwright_ffi::Image;
 use std::mem::MaybeUninit;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Make ext4.
@@ -37,12 +43,40 @@ pub const BW_MAKE_RESERVED: u32 = 32;
 /// `hash_seed` counts.
 pub const BW_MAKE_HASH_SEED: u32 = 64;
 
-const ALL_FLAGS: u32 = 127;
+/// The configuration of the last container image is put into the volume, as `/.blockwright/config.json`.
+pub const BW_MAKE_KEEP_CONFIG: u32 = 128;
+
+const ALL_FLAGS: u32 = 255;
 
 /// A directory of the host, or a tar file, plain or compressed with gzip, zstd or xz.
 pub const BW_SOURCE_PATH: u32 = 0;
 /// A tar stream from an open descriptor, plain or compressed, read to its end.
 pub const BW_SOURCE_TAR_FD: u32 = 1;
+/// A container image: `path` is `oci:DIR[:TAG]`, `oci-archive:FILE[:TAG]` or `docker-archive:FILE[:NAME]`.
+pub const BW_SOURCE_IMAGE: u32 = 2;
+/// The stream of `docker save` from an open descriptor, also compressed. `path` is the image's name, where the stream has several, or null.
+pub const BW_SOURCE_IMAGE_FD: u32 = 3;
+/// A listing of composefs. Data that is not in it is below `objects`; if that is null, below the listing's folder.
+pub const BW_SOURCE_DUMPFILE: u32 = 4;
+/// The same from an open descriptor. If `objects` is null, all data is in the listing.
+pub const BW_SOURCE_DUMPFILE_FD: u32 = 5;
+
+/// `text` is a pattern of names or paths that are left out, as of `mkfs --exclude`.
+pub const BW_RULE_EXCLUDE: u32 = 0;
+/// `text` is a pattern of files that fs-verity protects.
+pub const BW_RULE_FSVERITY: u32 = 1;
+/// `text` maps users and groups, as of `mkfs --owner-map`: `FROM:TO`, `FIRST-LAST:TO`, with `u:` or `g:` in front, several with commas between.
+pub const BW_RULE_OWNERS: u32 = 2;
+/// All files have this time of the last change, in `number`: seconds since 1970.
+pub const BW_RULE_MTIME: u32 = 3;
+/// Files that were changed later have this time.
+pub const BW_RULE_MTIME_MAX: u32 = 4;
+/// `text` is the path of a file with SELinux labels, as `file_contexts`.
+pub const BW_RULE_FILE_CONTEXTS: u32 = 5;
+/// `text` is the path of a file with Android's owners, modes and capabilities, as `fs_config`.
+pub const BW_RULE_FS_CONFIG: u32 = 6;
+/// `text` is where the volume will be mounted: it stands before the paths that these two files are asked about.
+pub const BW_RULE_MOUNT_POINT: u32 = 7;
 
 /// Sources are being read: `done` files are known.
 pub const BW_STEP_READING: u32 = 0;
@@ -51,15 +85,16 @@ pub const BW_STEP_COPYING: u32 = 1;
 /// Metadata is being written.
 pub const BW_STEP_FINISHING: u32 = 2;
 
-/// Called with how far it is: `step` is a `BW_STEP_`.
-pub type bw_progress = Option<extern "C" fn(user: User, step: u32, done: u64, total: u64)>;
+/// Called with how far it is: `step` is a `BW_STEP_`. Another result than 0 stops it, unless `step` is `BW_STEP_FINISHING`, and the call fails with
+/// `BW_INTERRUPTED`. A new image is removed then; one that was there is no volume any more, unless `step` was `BW_STEP_READING`.
+pub type bw_progress = Option<extern "C" fn(user: User, step: u32, done: u64, total: u64) -> i32>;
 
 /// How a volume is made. A structure of zeroes with `struct_size` set makes an ext4 volume as large as the image or device that is there.
 #[repr(C)]
 pub struct bw_make_options {
     /// `sizeof(bw_make_options)`.
     pub struct_size: usize,
-    /// `BW_MAKE_AUTO`, `BW_MAKE_EPOCH`, `BW_MAKE_OWNER`, `BW_MAKE_UUID`, `BW_MAKE_NEW`, `BW_MAKE_RESERVED`, `BW_MAKE_HASH_SEED`.
+    /// `BW_MAKE_AUTO`, `BW_MAKE_EPOCH`, `BW_MAKE_OWNER`, `BW_MAKE_UUID`, `BW_MAKE_NEW`, `BW_MAKE_RESERVED`, `BW_MAKE_HASH_SEED`, `BW_MAKE_KEEP_CONFIG`.
     pub flags: u32,
     /// `BW_MAKE_EXT4`, `BW_MAKE_EXT3`, `BW_MAKE_EXT2`, `BW_MAKE_F2FS` or `BW_MAKE_JOURNAL`.
     pub format: u32,
@@ -93,6 +128,14 @@ pub struct bw_make_options {
     pub uuid: [u8; 16],
     /// Seed of ext4's directory hashes.
     pub hash_seed: [u8; 16],
+    /// The image of an earlier build of an ext4 volume, or null. What is in both stays where it was.
+    pub base: Text,
+    /// The platform of container images, as `linux/arm64`; null: linux on this machine's processor.
+    pub platform: Text,
+    /// Rules for the entries of all sources, or null.
+    pub rules: Rules,
+    /// How many.
+    pub rule_count: usize,
     /// Called from several threads at once, or null.
     pub progress: bw_progress,
     /// Handed to `progress`.
@@ -145,9 +188,9 @@ fn made(report: &BuildReport) -> bw_made {
 
 /// A function that tells C how far it is.
 fn telling(
-    tell: extern "C" fn(User, u32, u64, u64),
+    tell: extern "C" fn(User, u32, u64, u64) -> i32,
     user: User,
-) -> impl Fn(&BuildProgress) + Send + Sync + 'static {
+) -> impl Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync + 'static {
     use std::sync::atomic::{AtomicU64, Ordering};
     let files = AtomicU64::new(0);
     let total = AtomicU64::new(0);
@@ -165,9 +208,12 @@ fn telling(
                 (BW_STEP_COPYING, bytes, total.load(Ordering::Relaxed))
             }
             BuildProgress::Finishing => (BW_STEP_FINISHING, 0, 0),
-            _ => return,
+            _ => return ControlFlow::Continue(()),
         };
-        outside(|| tell(user, step, done, total));
+        match outside(|| tell(user, step, done, total)) {
+            0 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        }
     }
 }
 
@@ -238,20 +284,48 @@ fn builder(
         }
         builder = builder.features(o.features.utf8("options.features")?);
         if let Some(tell) = o.progress {
-            builder = builder.progress(telling(tell, o.user));
+            builder = builder.watch(telling(tell, o.user));
         }
+        if o.base.optional().is_some() {
+            let path = o.base.path("options.base")?;
+            let device = Image::new(path).open_device(OpenMode::read_only())?;
+            builder = builder.base(device);
+        }
+        if o.platform.optional().is_some() {
+            builder = builder.platform(o.platform.utf8("options.platform")?)?;
+        }
+        builder = builder
+            .keep_image_config(has(BW_MAKE_KEEP_CONFIG))
+            .entries(policy(o.rules.slice(o.rule_count, "options.rules")?)?);
         new = has(BW_MAKE_NEW);
     }
     for source in sources {
         builder = match source.kind {
             BW_SOURCE_PATH => builder.from(source.path.path("source.path")?),
-            BW_SOURCE_TAR_FD => {
+            BW_SOURCE_TAR_FD | BW_SOURCE_IMAGE_FD | BW_SOURCE_DUMPFILE_FD => {
                 let file = std::fs::File::from(source.fd.duplicate("source.fd")?);
-                let name = match source.path.optional() {
-                    Some(name) => String::from_utf8_lossy(name).into_owned(),
-                    None => format!("descriptor {}", source.fd.0),
-                };
-                builder.from_reader(file, name)
+                let text = source.path.optional();
+                let text = text.map(|text| String::from_utf8_lossy(text).into_owned());
+                let descriptor = || format!("descriptor {}", source.fd.0);
+                match source.kind {
+                    BW_SOURCE_IMAGE_FD => builder.from_image_reader(file, text, descriptor()),
+                    BW_SOURCE_DUMPFILE_FD => {
+                        let name = text.unwrap_or_else(descriptor);
+                        builder.from_dumpfile_reader(file, objects(source)?, name)
+                    }
+                    _ => builder.from_reader(file, text.unwrap_or_else(descriptor)),
+                }
+            }
+            BW_SOURCE_IMAGE => {
+                let text = source.path.path("source.path")?.as_os_str();
+                let image = ContainerImage::parse(text).ok_or_else(|| {
+                    let text = text.display();
+                    Fault::Misuse(format!("source.path: {text} names no container image"))
+                })?;
+                builder.from_image(image)
+            }
+            BW_SOURCE_DUMPFILE => {
+                builder.from_dumpfile(source.path.path("source.path")?, objects(source)?)
             }
             other => {
                 let what = format!("source.kind: {other} is no BW_SOURCE_");
@@ -260,6 +334,47 @@ fn builder(
         };
     }
     Ok((builder, new))
+}
+
+/// The folder of a listing's objects.
+fn objects(source: &bw_source) -> Result<Option<PathBuf>> {
+    match source.objects.optional() {
+        None => Ok(None),
+        Some(_) => Ok(Some(source.objects.path("source.objects")?.to_owned())),
+    }
+}
+
+/// The rules for entries. Of several about the same, times and files, the last one counts.
+fn policy(rules: &[bw_rule]) -> Result<EntryPolicy> {
+    let mut policy = EntryPolicy::new();
+    let mut owners = OwnerMap::default();
+    for rule in rules {
+        let text = || -> Result<&str> {
+            rule.text.bytes("rule.text")?;
+            rule.text.utf8("rule.text")
+        };
+        match rule.kind {
+            BW_RULE_EXCLUDE => policy = policy.exclude(text()?)?,
+            BW_RULE_FSVERITY => policy = policy.fsverity(text()?)?,
+            BW_RULE_OWNERS => owners.add(text()?)?,
+            BW_RULE_MTIME => policy = policy.mtime(Mtime::Set(rule.number)),
+            BW_RULE_MTIME_MAX => policy = policy.mtime(Mtime::Clamp(rule.number)),
+            BW_RULE_FILE_CONTEXTS => {
+                let path = rule.text.path("rule.text")?;
+                policy = policy.file_contexts(FileContexts::read(path)?);
+            }
+            BW_RULE_FS_CONFIG => {
+                let path = rule.text.path("rule.text")?;
+                policy = policy.fs_config(FsConfig::read(path)?);
+            }
+            BW_RULE_MOUNT_POINT => policy = policy.mount_point(rule.text.bytes("rule.text")?),
+            other => {
+                let what = format!("rule.kind: {other} is no BW_RULE_");
+                return Err(Fault::Misuse(what));
+            }
+        }
+    }
+    Ok(policy.owners(owners))
 }
 
 /// The builder of a journal, if that is to be made.
@@ -280,11 +395,12 @@ fn journal(options: Option<&bw_make_options>, count: usize) -> Result<Option<Jou
     ];
     if count != 0
         || others != [0; 4]
-        || [o.features, o.journal]
+        || o.rule_count != 0
+        || [o.features, o.journal, o.base, o.platform]
             .iter()
             .any(|t| t.optional().is_some())
     {
-        let what = "a journal has no files, inodes, features or journal of its own";
+        let what = "a journal has no files, inodes, features, base or journal of its own";
         return Err(Fault::Misuse(what.to_owned()));
     }
     let mut builder = JournalBuilder::new();

@@ -23,8 +23,11 @@ pub const BW_CHECK_REPAIR: u32 = 2;
 /// f2fs, with `BW_CHECK_REPAIR`: give up what fsync wrote since the last checkpoint, where a mount refuses to recover it.
 pub const BW_CHECK_DISCARD_FSYNCED: u32 = 1;
 
-/// Called from any thread with how far a check is. `phase`: 0 volume, 1 inodes, 2 directories, 3 links, 4 bitmaps.
-pub type bw_check_progress = Option<extern "C" fn(user: User, phase: u32, done: u64, total: u64)>;
+/// Called from any thread with how far a check is. `phase`: 0 volume, 1 inodes, 2 directories, 3 links, 4 bitmaps. Another result than 0 stops the check, which
+/// then fails with `BW_INTERRUPTED`. Repairs are written at the end, without calls in between: a check that was stopped has written nothing, but the
+/// transactions of an ext4 journal that it replayed before.
+pub type bw_check_progress =
+    Option<extern "C" fn(user: User, phase: u32, done: u64, total: u64) -> i32>;
 
 /// How a volume is checked. A structure of zeroes with `struct_size` set has the defaults, as null has.
 #[repr(C)]
@@ -148,8 +151,10 @@ fn options_of(options: Option<&bw_check_options>) -> Result<CheckOptions> {
                 Phase::Links => 3,
                 Phase::Bitmaps => 4,
             };
-            outside(|| tell(user, phase, p.done, p.total));
-            ControlFlow::Continue(())
+            match outside(|| tell(user, phase, p.done, p.total)) {
+                0 => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
+            }
         }));
     }
     Ok(made)

@@ -33,6 +33,7 @@ mod place;
 mod raw;
 mod reshape;
 mod table;
+mod verity;
 mod volume;
 
 pub use attr::*;
@@ -46,8 +47,9 @@ pub use handles::{bw_dir, bw_file, bw_report, bw_volume};
 pub use names::*;
 pub use open::*;
 pub use place::bw_place;
-pub use raw::bw_source;
+pub use raw::{bw_rule, bw_source};
 pub use reshape::*;
+pub use verity::*;
 pub use volume::*;
 
 use std::ffi::c_char;

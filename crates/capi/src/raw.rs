@@ -125,6 +125,24 @@ unsafe impl Send for User {}
 // SAFETY: as above.
 unsafe impl Sync for User {}
 
+/// The first `count` elements of an array of C's.
+///
+/// # Safety
+/// Not null unless `count` is 0: so many elements are there, initialised and unchanged as long as the result is used, and all bit patterns are values of `T`, or C says that these
+/// are.
+unsafe fn elements<'a, T>(from: *const T, count: usize, name: &'static str) -> Result<&'a [T]> {
+    let bytes = count.saturating_mul(size_of::<T>());
+    checked(from.is_null(), bytes, name)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if !from.is_aligned() {
+        return Err(Fault::Misuse(format!("{name} is not aligned")));
+    }
+    // SAFETY: not null, aligned, and the size fits an object; the rest is the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(from, count) })
+}
+
 /// An array of sources, or null. C keeps as many as it says readable and unchanged until the call returns.
 #[repr(transparent)]
 pub struct Sources(*const bw_source);
@@ -132,17 +150,21 @@ pub struct Sources(*const bw_source);
 impl Sources {
     /// The first `count` elements.
     pub(crate) fn slice(&self, count: usize, name: &'static str) -> Result<&[bw_source]> {
-        let bytes = count.saturating_mul(size_of::<bw_source>());
-        checked(self.0.is_null(), bytes, name)?;
-        if count == 0 {
-            return Ok(&[]);
-        }
-        if !self.0.is_aligned() {
-            return Err(Fault::Misuse(format!("{name} is not aligned")));
-        }
-        // SAFETY: not null, aligned, and the size fits an object. By the type's invariant so many elements are readable and unchanged during the call,
-        // which the borrow of `self` does not outlive. All bit patterns are values of the structure's numbers and pointers.
-        Ok(unsafe { std::slice::from_raw_parts(self.0, count) })
+        // SAFETY: by the type's invariant, during the call, which the borrow of `self` does not outlive. All bit patterns are values of the structure's
+        // numbers and pointers.
+        unsafe { elements(self.0, count, name) }
+    }
+}
+
+/// An array of rules, or null. C keeps as many as it says readable and unchanged until the call returns.
+#[repr(transparent)]
+pub struct Rules(*const bw_rule);
+
+impl Rules {
+    /// The first `count` elements.
+    pub(crate) fn slice(&self, count: usize, name: &'static str) -> Result<&[bw_rule]> {
+        // SAFETY: as of `Sources`.
+        unsafe { elements(self.0, count, name) }
     }
 }
 
@@ -154,17 +176,8 @@ pub struct Texts(*const Text);
 impl Texts {
     /// The first `count` elements.
     pub(crate) fn slice(&self, count: usize, name: &'static str) -> Result<&[Text]> {
-        let bytes = count.saturating_mul(size_of::<Text>());
-        checked(self.0.is_null(), bytes, name)?;
-        if count == 0 {
-            return Ok(&[]);
-        }
-        if !self.0.is_aligned() {
-            return Err(Fault::Misuse(format!("{name} is not aligned")));
-        }
-        // SAFETY: not null, aligned, and the size fits an object. By the type's invariant so many elements are readable and unchanged during the call,
-        // which the borrow of `self` does not outlive. Each is a pointer, whose invariant is that of `Text`.
-        Ok(unsafe { std::slice::from_raw_parts(self.0, count) })
+        // SAFETY: as of `Sources`. Each element is a pointer, whose invariant is that of `Text`.
+        unsafe { elements(self.0, count, name) }
     }
 }
 
@@ -173,10 +186,25 @@ impl Texts {
 pub struct bw_source {
     /// A `BW_SOURCE_`.
     pub kind: u32,
-    /// For `BW_SOURCE_TAR_FD`. The descriptor stays the caller's.
+    /// For `BW_SOURCE_TAR_FD`, `BW_SOURCE_IMAGE_FD` and `BW_SOURCE_DUMPFILE_FD`. The descriptor stays the caller's.
     pub fd: Descriptor,
-    /// For `BW_SOURCE_PATH`; otherwise a name for messages, or null.
+    /// For `BW_SOURCE_PATH`, `BW_SOURCE_IMAGE` and `BW_SOURCE_DUMPFILE`; the image's name for `BW_SOURCE_IMAGE_FD`; otherwise a name for messages, or null.
     pub path: Text,
+    /// The folder of a listing's objects, or null.
+    pub objects: Text,
+}
+
+/// A rule for the entries of all sources.
+#[repr(C)]
+pub struct bw_rule {
+    /// A `BW_RULE_`.
+    pub kind: u32,
+    /// 0.
+    pub reserved: u32,
+    /// For the rules of times.
+    pub number: i64,
+    /// For the other ones.
+    pub text: Text,
 }
 
 /// A file descriptor that is open, by C's word.

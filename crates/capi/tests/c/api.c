@@ -6,12 +6,13 @@
 static bw_error err;
 static int told;
 
-static void tell(void *user, uint32_t step, uint64_t done_, uint64_t total) {
+static int tell(void *user, uint32_t step, uint64_t done_, uint64_t total) {
     (void)done_;
     (void)total;
     CHECK(user == &told && step <= BW_STEP_FINISHING);
     /* Steps come from several threads. */
     __atomic_fetch_add(&told, 1, __ATOMIC_RELAXED);
+    return 0;
 }
 
 static void files(bw_volume v) {
@@ -264,6 +265,111 @@ static void whole(const char *image, uint32_t format, const char *tree, const ch
     OK(bw_report_close(report, &err));
 }
 
+static int stop(void *user, uint32_t phase, uint64_t done_, uint64_t total) {
+    (void)phase;
+    (void)done_;
+    (void)total;
+    __atomic_fetch_add((int *)user, 1, __ATOMIC_RELAXED);
+    return 1;
+}
+
+/* A build that is stopped leaves no image, and a repair that is stopped has written nothing. */
+static void stopped(const char *image, uint32_t format, const char *tree) {
+    int calls = 0;
+    bw_make_options make = {.struct_size = sizeof make, .format = format, .bytes = 64 << 20, .progress = stop, .user = &calls};
+    bw_check_options check = {.struct_size = sizeof check, .mode = BW_CHECK_REPAIR, .progress = stop, .user = &calls};
+    bw_source source = {.kind = BW_SOURCE_PATH, .path = tree};
+    bw_report report;
+    bw_check_summary summary;
+    /* Of f2fs the second superblock, of ext4 the number of free blocks. */
+    off_t at = format == BW_MAKE_F2FS ? 4096 + 1024 : 1024 + 12;
+    uint32_t damage = 0x55555555, found = 0;
+    int fd;
+    EXPECT(BW_INTERRUPTED, bw_make(image, &make, &source, 1, NULL, &err));
+    CHECK(calls == 1 && access(image, F_OK) != 0);
+    make.progress = NULL;
+    OK(bw_make(image, &make, &source, 1, NULL, &err));
+    fd = open(image, O_RDWR);
+    CHECK(pwrite(fd, &damage, sizeof damage, at) == sizeof damage);
+    calls = 0;
+    EXPECT(BW_INTERRUPTED, bw_check(image, &check, &report, &err));
+    CHECK(calls > 0 && report.id == 0 && err.os_errno == EINTR);
+    CHECK(pread(fd, &found, sizeof found, at) == sizeof found && found == damage);
+    check.progress = NULL;
+    OK(bw_check(image, &check, &report, &err));
+    OK(bw_report_summary(report, &summary, &err));
+    CHECK(summary.changed && !summary.uncorrected);
+    OK(bw_report_close(report, &err));
+    CHECK(pread(fd, &found, sizeof found, at) == sizeof found && found != damage);
+    close(fd);
+}
+
+/* What mkfs's rules, container images, listings, an earlier build and dm-verity are in C. */
+static void made_as_mkfs_does(const char *dir, const char *tree) {
+    const char *image = in_dir(dir, "c-rules.img"), *next = in_dir(dir, "c-next.img"), *listing = in_dir(dir, "c-listing");
+    bw_rule rules[] = {{.kind = BW_RULE_EXCLUDE, .text = "from-tree"},
+                       {.kind = BW_RULE_OWNERS, .text = "0-65534:100000"},
+                       {.kind = BW_RULE_MTIME, .number = 1234567},
+                       {.kind = BW_RULE_MOUNT_POINT, .text = "/system"}};
+    bw_make_options make = {.struct_size = sizeof make, .bytes = 16 << 20, .rules = rules, .rule_count = 4};
+    bw_source sources[2] = {{.kind = BW_SOURCE_PATH, .path = tree}, {.kind = BW_SOURCE_DUMPFILE, .path = listing}};
+    bw_verity_options verity = {.struct_size = sizeof verity, .salt = "salt", .salt_bytes = 4};
+    bw_verity_tree hashes, again;
+    bw_made made;
+    bw_volume v;
+    bw_stat st, st_next;
+    FILE *f = fopen(listing, "w");
+    CHECK(f != NULL);
+    fputs("/ 0 40755 2 0 0 0 0.0 - - -\n/listed 5 100644 1 7 8 0 5.0 - hello -\n", f);
+    fclose(f);
+    OK(bw_make(image, &make, sources, 2, &made, &err));
+    OK(bw_volume_open(image, NULL, &v, &err));
+    EXPECT(BW_NOT_FOUND, bw_stat_path(v, "/from-tree", &st, &err));
+    OK(bw_stat_path(v, "/listed", &st, &err));
+    CHECK(st.uid == 100007 && st.gid == 100008 && st.mtime.seconds == 1234567 && st.size == 5);
+    OK(bw_volume_close(v, &err));
+    /* The listing from a descriptor, over the earlier build: the same file keeps its number. */
+    sources[1] = (bw_source){.kind = BW_SOURCE_DUMPFILE_FD, .fd = open(listing, O_RDONLY)};
+    make.rule_count = 1;
+    make.base = image;
+    OK(bw_make(next, &make, sources, 2, NULL, &err));
+    close(sources[1].fd);
+    OK(bw_volume_open(next, NULL, &v, &err));
+    OK(bw_stat_path(v, "/listed", &st_next, &err));
+    CHECK(st_next.ino == st.ino && st_next.uid == 7);
+    OK(bw_volume_close(v, &err));
+    OK(bw_verity_seal(next, made.bytes, &verity, &hashes, &err));
+    CHECK(hashes.data_blocks * hashes.block_bytes == made.bytes && hashes.hash_offset == made.bytes && hashes.salt_bytes == 4);
+    verity.tree = in_dir(dir, "c-hashes");
+    OK(bw_verity_seal(next, made.bytes, &verity, &again, &err));
+    CHECK(again.hash_offset == 0 && memcmp(again.root_hash, hashes.root_hash, sizeof hashes.root_hash) == 0);
+    EXPECT(BW_INVALID, bw_verity_seal(next, 100, NULL, &hashes, &err));
+    EXPECT(BW_NULL, bw_verity_seal(next, made.bytes, NULL, NULL, &err));
+    /* What cannot be is said. */
+    make.base = NULL;
+    rules[0] = (bw_rule){.kind = 99};
+    EXPECT(BW_MISUSE, bw_make(image, &make, sources, 1, NULL, &err));
+    rules[0] = (bw_rule){.kind = BW_RULE_EXCLUDE};
+    EXPECT(BW_NULL, bw_make(image, &make, sources, 1, NULL, &err));
+    rules[0].text = "[";
+    EXPECT(BW_INVALID, bw_make(image, &make, sources, 1, NULL, &err));
+    rules[0] = (bw_rule){.kind = BW_RULE_FILE_CONTEXTS, .text = in_dir(dir, "none")};
+    EXPECT(BW_NOT_FOUND, bw_make(image, &make, sources, 1, NULL, &err));
+    make.rule_count = 0;
+    make.platform = "nonsense";
+    EXPECT(BW_INVALID, bw_make(image, &make, sources, 1, NULL, &err));
+    make.platform = "linux/arm64";
+    sources[0] = (bw_source){.kind = BW_SOURCE_IMAGE, .path = tree};
+    EXPECT(BW_MISUSE, bw_make(image, &make, sources, 1, NULL, &err));
+    sources[0].path = "docker-archive:/none.tar";
+    EXPECT(BW_NOT_FOUND, bw_make(image, &make, sources, 1, NULL, &err));
+    CHECK(strstr(err.message, "none.tar"));
+    /* A listing is no container image. */
+    sources[0] = (bw_source){.kind = BW_SOURCE_IMAGE_FD, .fd = open(listing, O_RDONLY)};
+    CHECK(bw_make(image, &make, sources, 1, NULL, &err) != BW_OK);
+    close(sources[0].fd);
+}
+
 static int stop_now;
 static int phases;
 
@@ -394,6 +500,9 @@ int main(int argc, char **argv) {
     whole(in_dir(argv[1], "c-f2fs.img"), BW_MAKE_F2FS, argv[2], argv[3]);
     removed_meanwhile(in_dir(argv[1], "c-removed.img"), BW_MAKE_EXT4);
     removed_meanwhile(in_dir(argv[1], "c-removed-f2fs.img"), BW_MAKE_F2FS);
+    stopped(in_dir(argv[1], "c-stopped.img"), BW_MAKE_EXT4, argv[2]);
+    stopped(in_dir(argv[1], "c-stopped-f2fs.img"), BW_MAKE_F2FS, argv[2]);
+    made_as_mkfs_does(argv[1], argv[2]);
     journal_elsewhere(in_dir(argv[1], "c-journal.img"), in_dir(argv[1], "c-log.img"));
     settings(in_dir(argv[1], "c-settings.img"));
     forked(in_dir(argv[1], "c-base.img"), in_dir(argv[1], "c-changes"));
