@@ -1,91 +1,24 @@
 //! Making volumes.
 
-use crate::error::detached;
+use crate::error::{detached, exception};
+use crate::source::{Rules, Source};
+use crate::watch::Watched;
 use blockwright::build::{BuildProgress, JournalBuilder};
 use blockwright::ext4::FsType;
 use blockwright::{Format, VolumeBuilder, reshape};
 use blockwright_device::OpenMode;
+use blockwright_ffi::Image;
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::io::{self, Read};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-/// A source that is a Python object with `read`.
-struct Stream(Py<PyAny>);
-
-impl Read for Stream {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        Python::attach(|py| {
-            let read = self.0.call_method1(py, "read", (buf.len(),));
-            let bytes: PyResult<Vec<u8>> = read.and_then(|b| b.extract(py));
-            let bytes = bytes.map_err(|e| io::Error::other(e.to_string()))?;
-            let Some(to) = buf.get_mut(..bytes.len()) else {
-                return Err(io::Error::other("read() returned more than was asked for"));
-            };
-            to.copy_from_slice(&bytes);
-            Ok(bytes.len())
-        })
-    }
-}
-
-/// Something to put into a volume: a path of the host, or an object with `read`.
-#[derive(FromPyObject)]
-pub(crate) enum Source {
-    Path(PathBuf),
-    Stream(Py<PyAny>),
-}
-
-/// How often a progress function is called at most.
-const BETWEEN: Duration = Duration::from_millis(20);
-
-/// A progress function of Python's. Its first exception is kept, and it is not called again.
-pub(crate) struct Teller {
-    call: Py<PyAny>,
-    state: Mutex<(Option<Instant>, Option<PyErr>)>,
-}
-
-impl Teller {
-    pub(crate) fn new(call: Py<PyAny>) -> Arc<Self> {
-        Arc::new(Teller {
-            call,
-            state: Mutex::new((None, None)),
-        })
-    }
-
-    /// Tells a step. `always`: also when another one has just been told.
-    pub(crate) fn tell(&self, step: &str, done: u64, total: u64, always: bool) {
-        {
-            let mut state = self.state.lock();
-            let now = Instant::now();
-            let soon = state.0.is_some_and(|last| now - last < BETWEEN);
-            if state.1.is_some() || (soon && !always) {
-                return;
-            }
-            state.0 = Some(now);
-        }
-        // The lock is free: the function may take long.
-        let told = Python::attach(|py| self.call.call1(py, (step, done, total)).map(drop));
-        if let Err(e) = told {
-            self.state.lock().1.get_or_insert(e);
-        }
-    }
-
-    /// Whether the function has raised an exception.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.state.lock().1.is_some()
-    }
-
-    /// The exception of the function.
-    pub(crate) fn failed(&self) -> Option<PyErr> {
-        self.state.lock().1.take()
-    }
-}
-
-fn tells(teller: Arc<Teller>) -> impl Fn(&BuildProgress) + Send + Sync + 'static {
+fn tells(
+    watched: Arc<Watched>,
+) -> impl Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync + 'static {
     let totals = Mutex::new((0, 0));
     move |progress| {
         let (step, done, total, always) = match *progress {
@@ -103,15 +36,15 @@ fn tells(teller: Arc<Teller>) -> impl Fn(&BuildProgress) + Send + Sync + 'static
                 ("copying", bytes, total, bytes >= total)
             }
             BuildProgress::Finishing => ("finishing", 0, 0, true),
-            _ => return,
+            _ => return watched.goes_on(),
         };
-        teller.tell(step, done, total, always);
+        watched.tell(step, done, total, always)
     }
 }
 
 /// Makes a volume. `options` has what the Python half has checked.
 #[pyfunction]
-#[pyo3(signature = (path, sources, *, format, size, free, auto, label, features, uuid, owner, epoch, block_size, inode_ratio, inode_size, inodes, reserved_percent, hash_seed, journal_size, journal, new, progress))]
+#[pyo3(signature = (path, sources, rules, *, format, size, free, auto, label, features, uuid, owner, epoch, block_size, inode_ratio, inode_size, inodes, reserved_percent, hash_seed, journal_size, journal, base, platform, keep_image_config, new, progress))]
 #[expect(
     clippy::too_many_arguments,
     reason = "the Python half passes each option"
@@ -120,6 +53,7 @@ pub(crate) fn build(
     py: Python<'_>,
     path: PathBuf,
     sources: Vec<Source>,
+    rules: Rules,
     format: &str,
     size: Option<u64>,
     free: u64,
@@ -137,6 +71,9 @@ pub(crate) fn build(
     hash_seed: Option<[u8; 16]>,
     journal_size: Option<u64>,
     journal: Option<PathBuf>,
+    base: Option<PathBuf>,
+    platform: Option<&str>,
+    keep_image_config: bool,
     new: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Py<PyDict>> {
@@ -193,23 +130,24 @@ pub(crate) fn build(
         let open = || reshape::open_journal(&path, OpenMode::default());
         builder = builder.journal_device(detached(py, open)?);
     }
-    let teller = progress.map(Teller::new);
-    if let Some(teller) = &teller {
-        builder = builder.progress(tells(Arc::clone(teller)));
+    let watched = Watched::new(progress);
+    builder = builder.watch(tells(Arc::clone(&watched)));
+    if let Some(path) = base {
+        let open = || Image::new(path).open_device(OpenMode::read_only());
+        builder = builder.base(detached(py, open)?);
     }
+    if let Some(platform) = platform {
+        builder = builder.platform(platform).map_err(|e| exception(&e))?;
+    }
+    let policy = detached(py, || rules.policy())?;
+    builder = builder.keep_image_config(keep_image_config).entries(policy);
     for source in sources {
-        builder = match source {
-            Source::Path(path) => builder.from(path),
-            Source::Stream(stream) => builder.from_reader(Stream(stream), "a Python object"),
-        };
+        builder = source.put_into(builder, &watched)?;
     }
-    let report = detached(py, || match new {
+    let report = watched.run(py, || match new {
         true => builder.create_new(&path),
         false => builder.create(&path),
     })?;
-    if let Some(e) = teller.and_then(|t| t.failed()) {
-        return Err(e);
-    }
     let all = PyDict::new(py);
     all.set_item("format", report.format().to_string())?;
     all.set_item("size", report.bytes)?;

@@ -1,37 +1,23 @@
 //! Changing volumes that are not open: their size and settings.
 
-use crate::build::Teller;
-use crate::error::exception;
 use crate::place::Place;
+use crate::watch::Watched;
 use blockwright::reshape::{ErrorBehaviour, Mode, Reserved, Settings, Watch, random_uuid};
 use blockwright_ffi::{Image, Target};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Makes a change without the interpreter. An exception of the progress function stops it, and comes out.
+/// Makes a change. An exception of the progress function or a signal stops it, and comes out.
 fn watched<R: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
     change: impl Send + FnOnce(&Watch) -> blockwright::Result<R>,
 ) -> PyResult<R> {
-    let teller = progress.map(Teller::new);
-    let watch = match teller.clone() {
-        None => Watch::default(),
-        Some(teller) => Watch::new(move |p| {
-            teller.tell(p.phase.name(), p.done, p.total, false);
-            match teller.has_failed() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
-        }),
-    };
-    let done = py.detach(|| change(&watch));
-    if let Some(e) = teller.and_then(|t: Arc<Teller>| t.failed()) {
-        return Err(e);
-    }
-    done.map_err(|e| exception(&e))
+    let watched = Watched::new(progress);
+    let teller = Arc::clone(&watched);
+    let watch = Watch::new(move |p| teller.tell(p.phase.name(), p.done, p.total, false));
+    watched.run(py, || change(&watch))
 }
 
 /// Changes the size of the volume in an image; the bytes before and now. Without a size: all of the image, or with `minimum` as few as possible.

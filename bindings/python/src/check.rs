@@ -1,14 +1,12 @@
 //! Checking and repairing.
 
-use crate::build::Teller;
-use crate::error::detached;
 use crate::place::Place;
+use crate::watch::Watched;
 use blockwright_device::OpenMode;
 use blockwright_ffi::{CheckOptions, Image, Mode, Phase, ProgressFn};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Checks the volume in an image. Issues are tuples of kind, severity, outcome and text.
@@ -29,32 +27,28 @@ pub(crate) fn check(
         "repair" => Mode::Yes,
         _ => return Err(PyValueError::new_err(format!("{mode:?} is no mode"))),
     };
-    let teller = progress.map(Teller::new);
-    let progress = teller.clone().map(|teller| {
-        let tell: ProgressFn = Arc::new(move |p| {
-            let phase = match p.phase {
-                Phase::Volume => "volume",
-                Phase::Inodes => "inodes",
-                Phase::Directories => "directories",
-                Phase::Links => "links",
-                Phase::Bitmaps => "bitmaps",
-            };
-            teller.tell(phase, p.done, p.total, false);
-            // An exception of the function is raised when the check has ended.
-            ControlFlow::Continue(())
-        });
-        tell
+    let watched = Watched::new(progress);
+    let teller = Arc::clone(&watched);
+    let progress: ProgressFn = Arc::new(move |p| {
+        let phase = match p.phase {
+            Phase::Volume => "volume",
+            Phase::Inodes => "inodes",
+            Phase::Directories => "directories",
+            Phase::Links => "links",
+            Phase::Bitmaps => "bitmaps",
+        };
+        teller.tell(phase, p.done, p.total, false)
     });
     let mut options = CheckOptions {
         mode,
         issues_max,
-        progress,
+        progress: Some(progress),
         superblock,
         discard_fsynced,
         ..CheckOptions::default()
     };
     let image = Image::from(place);
-    let report = detached(py, || {
+    let report = watched.run(py, || {
         let open = OpenMode {
             read_only: mode == Mode::ReadOnly,
             ..OpenMode::default()
@@ -63,9 +57,6 @@ pub(crate) fn check(
         options.journal = image.open_journal(open)?.map(|journal| journal.device);
         blockwright_ffi::check(device, &options).map_err(|e| e.at(&image.path))
     })?;
-    if let Some(e) = teller.and_then(|t| t.failed()) {
-        return Err(e);
-    }
     let issues: Vec<_> = report
         .issues
         .iter()

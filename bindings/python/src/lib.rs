@@ -1,7 +1,7 @@
 //! The native half of the Python package `blockwright`: thin methods without policy. The Python half (`python/blockwright`) shapes them.
 //!
 //! Every method that may wait for a device or a lock releases the interpreter (`detach`). A lock is never taken while the interpreter is held, and the
-//! interpreter is taken inside the library only by progress functions and by sources that are Python objects, on threads that hold no lock of this crate.
+//! interpreter is taken inside the library only by progress functions, on threads that hold no lock of this crate. Sources that are Python objects are read by the caller's thread.
 //!
 //! Not responsible for: what the operations do (`blockwright`), and what all languages share (`blockwright-ffi`).
 
@@ -14,7 +14,10 @@ mod error;
 mod file;
 mod names;
 mod place;
+mod source;
+mod verity;
 mod volume;
+mod watch;
 
 use pyo3::prelude::*;
 
@@ -31,6 +34,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<names::Listing>()?;
     m.add_function(wrap_pyfunction!(build::build, m)?)?;
     m.add_function(wrap_pyfunction!(check::check, m)?)?;
+    m.add_function(wrap_pyfunction!(verity::seal, m)?)?;
     m.add_function(wrap_pyfunction!(build::journal, m)?)?;
     m.add_function(wrap_pyfunction!(change::resize, m)?)?;
     m.add_function(wrap_pyfunction!(change::settings, m)?)?;

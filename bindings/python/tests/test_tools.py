@@ -1,10 +1,15 @@
 """Making, checking and resizing."""
 
 import errno
+import gzip
+import hashlib
 import io
+import json
 import os
+import signal
 import tarfile
 import threading
+import time
 import uuid
 
 import blockwright
@@ -73,7 +78,86 @@ def test_progress_that_fails_comes_out(tmp_path, tree):
 
     with pytest.raises(Stop):
         blockwright.build_image(tmp_path / "x.img", tree, progress=fail)
-    assert blockwright.check(tmp_path / "x.img").clean
+    assert not (tmp_path / "x.img").exists()
+
+
+def damage(image):
+    """Damages the image, and returns the bytes that are there now."""
+    at, count = (1024 + 12, 4) if image.name.startswith("ext4") else (4096, 4096)
+    with open(image, "r+b") as f:
+        f.seek(at)
+        f.write(b"U" * count)
+    return image.read_bytes()
+
+
+def test_progress_stops_a_check(image):
+    class Stop(Exception):
+        pass
+
+    calls = []
+
+    def fail(phase, done, total):
+        calls.append(phase)
+        raise Stop
+
+    damaged = damage(image)
+    with pytest.raises(Stop):
+        blockwright.check(image, "repair", progress=fail)
+    assert len(calls) == 1 and image.read_bytes() == damaged
+    assert blockwright.check(image, "repair").changed
+
+
+def test_a_signal_stops_a_check(image):
+    told = threading.Event()
+
+    def interrupted(number, frame):
+        told.set()
+        raise KeyboardInterrupt
+
+    def interrupt(phase, done, total):
+        signal.raise_signal(signal.SIGINT)
+        # The main thread takes it while the check waits for this function.
+        assert told.wait(60)
+        time.sleep(0.2)
+
+    damaged = damage(image)
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            blockwright.check(image, "repair", progress=interrupt)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert image.read_bytes() == damaged
+
+
+def test_a_check_on_another_thread(image):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(blockwright.check(image)))
+    thread.start()
+    thread.join()
+    assert found[0].clean
+
+
+def test_streams_are_read_by_the_caller(tmp_path):
+    class Tape(io.BytesIO):
+        threads = set()
+
+        def read(self, n=-1):
+            self.threads.add(threading.get_ident())
+            return super().read(n)
+
+    blockwright.build_image(tmp_path / "x.img", [Tape(tar(one="1").read()), Tape(tar(two="2").read())])
+    assert Tape.threads == {threading.get_ident()}
+    with blockwright.Volume(tmp_path / "x.img", read_only=True) as volume:
+        assert volume.path("one").read_text() + volume.path("two").read_text() == "12"
+
+    class Stopped:
+        def read(self, n):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        blockwright.build_image(tmp_path / "y.img", [Stopped()])
+    assert not (tmp_path / "y.img").exists()
 
 
 def test_sources_that_fail(tmp_path):
@@ -90,6 +174,108 @@ def test_sources_that_fail(tmp_path):
         blockwright.mkfs(tmp_path / "x.img", size=1 << 20, format="ntfs")
     with pytest.raises(OSError):
         blockwright.mkfs(tmp_path / "x.img")
+
+
+def test_rules(tmp_path, tree):
+    image = tmp_path / "x.img"
+    (tree / "core.o").write_text("o")
+    contexts, config = tmp_path / "file_contexts", tmp_path / "fs_config"
+    contexts.write_text("/system/etc(/.*)? u:object_r:etc:s0\n")
+    config.write_text("system/etc/hostname 1 2 600\n")
+    report = blockwright.build_image(
+        image,
+        tree,
+        free=4 << 20,
+        exclude=["*.o", "/nothing/*"],
+        fsverity="data",
+        owner_map="0-65534:100000",
+        mtime=1234567,
+        file_contexts=contexts,
+        fs_config=config,
+        mount_point="/system",
+    )
+    assert report.files == 2
+    with blockwright.Volume(image, read_only=True) as volume:
+        assert not volume.path("core.o").exists()
+        stat = volume.stat("etc/hostname")
+        assert (stat.st_mode & 0o777, stat.st_uid, stat.st_gid, stat.st_mtime) == (0o600, 1, 2, 1234567)
+        assert volume.stat("data").st_uid == 100_000 + os.getuid()
+        assert volume.getxattr("etc/hostname", "security.selinux").rstrip(b"\0") == b"u:object_r:etc:s0"
+    blockwright.build_image(image, tree, mtime_max=5, exclude="core.*")
+    with blockwright.Volume(image, read_only=True) as volume:
+        assert volume.stat("data").st_mtime == 5
+    for wrong in ({"exclude": "["}, {"owner_map": "x"}, {"file_contexts": tmp_path / "none"}, {"platform": "x"}, {"base": tmp_path / "none"}):
+        with pytest.raises(OSError):
+            blockwright.build_image(tmp_path / "y.img", tree, **wrong)
+    with pytest.raises(ValueError):
+        blockwright.build_image(image, tree, mtime=1, mtime_max=1)
+    assert not (tmp_path / "y.img").exists()
+
+
+def docker_archive(layer, name):
+    """What docker save writes of an image of one layer."""
+    config = json.dumps({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]}}).encode()
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for member, data in [("manifest.json", manifest), ("config.json", config), ("layer.tar", layer)]:
+            info = tarfile.TarInfo(member)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def test_images_and_listings(tmp_path):
+    layer = gzip.decompress(tar(hello="from an image").read())
+    saved = docker_archive(layer, "box:1")
+    (tmp_path / "saved.tar").write_bytes(saved)
+    (tmp_path / "objects").mkdir()
+    (tmp_path / "objects" / "x").write_text("object")
+    listing = "/ 0 40755 2 0 0 0 0.0 - - -\n/inline 5 100644 1 7 8 0 5.0 - hello -\n"
+    (tmp_path / "listing").write_text(listing + "/object 6 100644 1 0 0 0 5.0 x - -\n")
+    for image, dump in [
+        (f"docker-archive:{tmp_path}/saved.tar:box:1", blockwright.Dumpfile(tmp_path / "listing", tmp_path / "objects")),
+        (io.BytesIO(saved), blockwright.Dumpfile(io.BytesIO(listing.encode()))),
+    ]:
+        out = tmp_path / "x.img"
+        blockwright.build_image(out, [blockwright.ContainerImage(image), dump], free=4 << 20, keep_image_config=True)
+        with blockwright.Volume(out, read_only=True) as volume:
+            assert volume.path("hello").read_text() == "from an image" and volume.path("inline").read_text() == "hello"
+            assert volume.stat("inline").st_uid == 7
+            assert "rootfs" in volume.path(".blockwright/config.json").read_text()
+            if dump.objects:
+                assert volume.path("object").read_text() == "object"
+    blockwright.build_image(out, blockwright.ContainerImage(io.BytesIO(saved), "box:1"))
+    with pytest.raises(OSError, match="other"):
+        blockwright.build_image(out, blockwright.ContainerImage(io.BytesIO(saved), "other:1"))
+    with pytest.raises(ValueError, match="docker-archive"):
+        blockwright.build_image(out, blockwright.ContainerImage("saved.tar"))
+
+
+def test_an_earlier_build(tmp_path, tree):
+    old, new = tmp_path / "old.img", tmp_path / "new.img"
+    blockwright.build_image(old, tree, size=32 << 20)
+    (tree / "a-new-one").write_text("first in order")
+    blockwright.build_image(new, tree, size=32 << 20, base=old)
+    inodes = []
+    for image in (old, new):
+        with blockwright.Volume(image, read_only=True) as volume:
+            inodes.append(volume.stat("data").st_ino)
+    assert inodes[0] == inodes[1]
+
+
+def test_verity(tmp_path, tree):
+    image, tree_file = tmp_path / "x.img", tmp_path / "hashes"
+    report = blockwright.build_image(image, tree)
+    apart = blockwright.seal_verity(image, report.size, uuid=report.uuid, tree=tree_file)
+    assert apart.hash_offset == 0 and tree_file.stat().st_size == apart.tree_bytes and len(apart.salt) == 32
+    behind = blockwright.seal_verity(image, report.size, uuid=report.uuid)
+    assert behind.root_hash == apart.root_hash and len(behind.root_hash) == 32
+    assert behind.hash_offset == report.size and image.stat().st_size == report.size + behind.tree_bytes
+    assert behind.data_blocks == report.size // 4096
+    assert blockwright.seal_verity(image, report.size, salt=b"salt").root_hash != behind.root_hash
+    with pytest.raises(OSError):
+        blockwright.seal_verity(image, 100)
 
 
 def test_an_image_that_is_there(tmp_path, image):

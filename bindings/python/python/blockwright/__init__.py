@@ -9,14 +9,31 @@
 from ._native import CorruptError, PoisonedError, UnsupportedFeatureError, __version__
 from ._file import RawFile
 from ._path import Path
-from ._tools import BuildReport, CheckReport, Issue, Resized, build_image, change_settings, check, make_journal, mkfs, resize
+from ._tools import (
+    BuildReport,
+    CheckReport,
+    ContainerImage,
+    Dumpfile,
+    Issue,
+    Resized,
+    Verity,
+    build_image,
+    change_settings,
+    check,
+    make_journal,
+    mkfs,
+    resize,
+    seal_verity,
+)
 from ._volume import DirEntry, StatResult, Usage, Volume
 
 __all__ = [
     "BuildReport",
     "CheckReport",
+    "ContainerImage",
     "CorruptError",
     "DirEntry",
+    "Dumpfile",
     "Issue",
     "Path",
     "PoisonedError",
@@ -25,6 +42,7 @@ __all__ = [
     "StatResult",
     "UnsupportedFeatureError",
     "Usage",
+    "Verity",
     "Volume",
     "__version__",
     "build_image",
@@ -33,4 +51,5 @@ __all__ = [
     "make_journal",
     "mkfs",
     "resize",
+    "seal_verity",
 ]

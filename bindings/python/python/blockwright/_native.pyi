@@ -88,7 +88,8 @@ class Volume:
 
 def build(
     path: str,
-    sources: list[Any],
+    sources: list[tuple[str, Any, str | None]],
+    rules: dict[str, Any],
     *,
     format: str,
     size: int | None,
@@ -107,6 +108,9 @@ def build(
     hash_seed: bytes | None,
     journal_size: int | None,
     journal: str | None,
+    base: str | None,
+    platform: str | None,
+    keep_image_config: bool,
     new: bool,
     progress: Callable[[str, int, int], object] | None,
 ) -> dict[str, Any]: ...
@@ -119,6 +123,9 @@ def journal(
     epoch: int | None,
     block_size: int | None,
 ) -> bytes: ...
+def seal(
+    path: str, bytes: int, *, salt: bytes | None, uuid: bytes | None, tree: str | None
+) -> tuple[bytes, bytes, int, int, int]: ...
 def check(
     place: Place,
     *,

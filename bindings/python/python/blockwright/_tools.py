@@ -35,6 +35,47 @@ class BuildReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerImage:
+    """A container image as a source of :func:`build_image`: its layers in order.
+
+    ``oci:DIR[:TAG]``, ``oci-archive:FILE[:TAG]``, ``docker-archive:FILE[:NAME]``, or an open stream of ``docker save``. ``name`` is the image's, where such a
+    stream has several.
+    """
+
+    image: str | IO[bytes]
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dumpfile:
+    """A listing of composefs as a source of :func:`build_image`, a path or an open stream.
+
+    Data that is not in it is below ``objects``. Without that it is below the listing's folder, and the data of a stream is in the stream.
+    """
+
+    listing: str | os.PathLike[str] | IO[bytes]
+    objects: str | os.PathLike[str] | None = None
+
+
+Source = str | os.PathLike[str] | IO[bytes] | ContainerImage | Dumpfile
+
+
+@dataclass(frozen=True, slots=True)
+class Verity:
+    """A tree of hashes (dm-verity): what ``veritysetup open`` and the kernel's command line need."""
+
+    #: The one thing that must come from elsewhere than the image.
+    root_hash: bytes
+    salt: bytes
+    #: Blocks of 4096 bytes that are covered.
+    data_blocks: int
+    #: Where the tree begins in its file, in bytes.
+    hash_offset: int
+    #: Bytes of the tree.
+    tree_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Issue:
     """One finding of a check."""
 
@@ -99,9 +140,25 @@ def _owner(owner: tuple[int, int] | None) -> tuple[int, int] | None:
     return None if owner is None else (int(owner[0]), int(owner[1]))
 
 
+def _source(source: Source) -> tuple[str, Any, str | None]:
+    if isinstance(source, ContainerImage):
+        return ("image", source.image, source.name)
+    if isinstance(source, Dumpfile):
+        return ("dumpfile", source.listing, None if source.objects is None else os.fspath(source.objects))
+    return ("files", source, None)
+
+
+def _texts(texts: str | Iterable[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
+def _path(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.fspath(path)
+
+
 def build_image(
     image: str | os.PathLike[str],
-    sources: str | os.PathLike[str] | IO[bytes] | Iterable[str | os.PathLike[str] | IO[bytes]],
+    sources: Source | Iterable[Source],
     *,
     format: Literal["ext4", "ext3", "ext2", "f2fs"] = "ext4",
     size: int | None = None,
@@ -119,26 +176,59 @@ def build_image(
     hash_seed: _uuid.UUID | None = None,
     journal_size: int | None = None,
     journal: str | os.PathLike[str] | None = None,
+    base: str | os.PathLike[str] | None = None,
+    platform: str | None = None,
+    keep_image_config: bool = False,
+    exclude: str | Iterable[str] = (),
+    fsverity: str | Iterable[str] = (),
+    owner_map: str | Iterable[str] = (),
+    mtime: int | None = None,
+    mtime_max: int | None = None,
+    file_contexts: str | os.PathLike[str] | None = None,
+    fs_config: str | os.PathLike[str] | None = None,
+    mount_point: str | None = None,
     exist_ok: bool = True,
     progress: Progress | None = None,
 ) -> BuildReport:
-    """Makes a volume from directories, tar files and open tar streams; later sources lie over earlier ones.
+    """Makes a volume from directories, tar files, open tar streams, container images and listings; later sources lie over earlier ones.
 
     Tar files and streams may be compressed with gzip, zstd or xz.
 
     Without ``size`` the volume is as small as the sources allow, with ``free`` bytes free. ``owner`` is given to everything from directories.
     With ``epoch`` (as ``SOURCE_DATE_EPOCH``), the same sources and options make the same bytes.
     ``journal`` is the device or image of the volume's journal, which :func:`make_journal` has made and no volume uses.
+    ``base`` is the image of an earlier build of an ext4 volume: what is in both stays where it was. ``platform`` (as ``linux/arm64``) chooses among the images
+    of a container image, whose configuration ``keep_image_config`` puts into the volume.
+
+    The other options are rules for the entries of all sources, as those of the command ``mkfs``: ``exclude`` has patterns of names or paths that are left
+    out, ``fsverity`` of files that fs-verity protects; ``owner_map`` maps users and groups (``"0-65535:100000"``); ``mtime`` is the time of all files in
+    seconds since 1970, and ``mtime_max`` that of files that are younger; ``file_contexts`` has SELinux labels, ``fs_config`` Android's owners and modes, and
+    ``mount_point`` stands before the paths that these two are asked about.
+
     ``progress`` is called from threads of the library, with a step (``reading``, ``copying``, ``finishing``). If it raises an exception, it is not
-    called again, and the exception comes out after the volume is complete.
+    called again, the build stops, and the exception comes out: a new image is removed, and one that was there is no volume any more, unless
+    the step was ``reading``. So does ``KeyboardInterrupt``. Streams are read by the caller's thread.
     """
-    if isinstance(sources, (str, os.PathLike)) or hasattr(sources, "read"):
+    if isinstance(sources, (str, os.PathLike, ContainerImage, Dumpfile)) or hasattr(sources, "read"):
         sources = [sources]  # type: ignore[list-item]
     if size is not None and free:
         raise ValueError("free is for volumes without a size")
+    if mtime is not None and mtime_max is not None:
+        raise ValueError("mtime is of all files, and mtime_max of those that are younger")
+    rules = {
+        "exclude": _texts(exclude),
+        "fsverity": _texts(fsverity),
+        "owner_map": _texts(owner_map),
+        "mtime": mtime,
+        "mtime_max": mtime_max,
+        "file_contexts": _path(file_contexts),
+        "fs_config": _path(fs_config),
+        "mount_point": None if mount_point is None else os.fsencode(mount_point),
+    }
     return _build(
         image,
-        list(sources),
+        [_source(source) for source in sources],
+        rules,
         size=size,
         free=free,
         auto=size is None,
@@ -158,6 +248,9 @@ def build_image(
         hash_seed=hash_seed,
         journal_size=journal_size,
         journal=journal,
+        base=base,
+        platform=platform,
+        keep_image_config=keep_image_config,
     )
 
 
@@ -188,6 +281,7 @@ def mkfs(
     return _build(
         image,
         [],
+        _NO_RULES,
         size=size,
         label=label,
         uuid=uuid,
@@ -207,9 +301,22 @@ def mkfs(
     )
 
 
+_NO_RULES: dict[str, Any] = {
+    "exclude": [],
+    "fsverity": [],
+    "owner_map": [],
+    "mtime": None,
+    "mtime_max": None,
+    "file_contexts": None,
+    "fs_config": None,
+    "mount_point": None,
+}
+
+
 def _build(
     image: str | os.PathLike[str],
     sources: list[Any],
+    rules: dict[str, Any],
     *,
     size: int | None,
     label: str | bytes | None,
@@ -220,12 +327,16 @@ def _build(
     exist_ok: bool,
     free: int = 0,
     auto: bool = False,
+    base: str | os.PathLike[str] | None = None,
+    platform: str | None = None,
+    keep_image_config: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> BuildReport:
     report = _native.build(
         os.fspath(image),
         sources,
+        rules,
         size=size,
         free=free,
         auto=auto,
@@ -233,7 +344,10 @@ def _build(
         uuid=None if uuid is None else uuid.bytes,
         owner=_owner(owner),
         hash_seed=None if hash_seed is None else hash_seed.bytes,
-        journal=None if journal is None else os.fspath(journal),
+        journal=_path(journal),
+        base=_path(base),
+        platform=platform,
+        keep_image_config=keep_image_config,
         new=not exist_ok,
         progress=progress,
         **options,
@@ -266,6 +380,23 @@ def make_journal(
     return _uuid.UUID(bytes=bytes(made))
 
 
+def seal_verity(
+    image: str | os.PathLike[str],
+    size: int,
+    *,
+    salt: bytes | None = None,
+    uuid: _uuid.UUID | None = None,
+    tree: str | os.PathLike[str] | None = None,
+) -> Verity:
+    """Makes a tree of hashes (dm-verity) over the first ``size`` bytes of an image or block device, which must not be in use: ``size`` of :class:`BuildReport`.
+
+    The tree lies behind the volume, or in the file ``tree``. Without ``salt``, one of 32 bytes follows from ``uuid``, which is the tree's; that of the volume is a
+    good choice. A volume that is written to afterwards no longer matches its tree.
+    """
+    made = _native.seal(os.fspath(image), size, salt=salt, uuid=None if uuid is None else uuid.bytes, tree=_path(tree))
+    return Verity(bytes(made[0]), bytes(made[1]), *made[2:])
+
+
 def check(
     image: str | os.PathLike[str],
     mode: Literal["read-only", "preen", "repair"] = "read-only",
@@ -287,6 +418,11 @@ def check(
 
     ext4: ``superblock`` is the block of a copy to use instead of the primary superblock. f2fs: with ``repair``, ``discard_fsynced`` gives up what fsync
     wrote since the last checkpoint, where a mount refuses to recover it.
+
+    ``progress`` is called from threads of the library, with a phase (``volume``, ``inodes``, ``directories``, ``links``, ``bitmaps``). If it raises an
+    exception, the check stops, and the exception comes out. So does ``KeyboardInterrupt``, with or without such a function. Repairs are written at the end, all
+    at once: a check that was stopped has written nothing, but the transactions of an ext4 journal that it replayed before. An exception
+    that comes after repairs have begun to be written comes out when they are complete.
     """
     report = _native.check(
         place(image, offset=offset, size=size, journal=journal, overlay=overlay, devices=devices),
