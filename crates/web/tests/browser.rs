@@ -152,7 +152,7 @@ fn maps_are_zoomed_in_a_browser() {
     for format in [Format::Ext4, Format::F2fs] {
         let image = dir.path().join("image");
         let volume = make(&image, format, 128 << 20);
-        volume.write("/file", &vec![7; 20 << 20]).expect("written");
+        volume.write("/file", vec![7; 20 << 20]).expect("written");
         volume.close().expect("closed");
         if format == Format::Ext4 {
             let mut bytes = std::fs::read(&image).expect("read");
