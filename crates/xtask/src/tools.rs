@@ -93,20 +93,16 @@ pub(crate) fn tools_dir() -> PathBuf {
     workspace().join("target/tools")
 }
 
-/// Test suites that other people keep, and the generator of the C header, installed once into `target/tools`. What they do
-/// is mostly the kernel's work, so they are compiled quickly and not to run fast.
-const SUITES: [(&str, &str); 3] = [
-    ("pjdfstest", "0.2.2"),
-    ("fsx", "0.3.2"),
-    ("cbindgen", "0.29.4"),
-];
+/// Test suites that other people keep, installed once into `target/tools`. What they do is mostly the kernel's work, so they
+/// are compiled quickly and not to run fast.
+const SUITES: [(&str, &str); 2] = [("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
 
 /// Installs the suites that are not there yet.
 ///
 /// # Errors
 /// The name of the suite that could not be installed.
 pub(crate) fn install_suites() -> Result<(), String> {
-    // One folder for all three: they have crates in common.
+    // One folder for both: they have crates in common.
     let compiled = tools_dir().join("compiled");
     for (name, version) in SUITES {
         if tools_dir().join("bin").join(name).exists() {
@@ -115,7 +111,7 @@ pub(crate) fn install_suites() -> Result<(), String> {
         eprintln!("xtask: installing {name} {version}");
         let status = Command::new(cargo_path())
             .args(["install", "--quiet", "--locked"])
-            .args(["--config", "profile.release.opt-level=1"])
+            .args(["--config", "profile.release.opt-level=0"])
             .args(["--config", "profile.release.lto=false"])
             .args(["--config", "profile.release.codegen-units=16"])
             .arg("--target-dir")
