@@ -225,9 +225,13 @@ fn names_that_find_no_room_cost_no_bitmap() {
     lab.tree = lab.dir.path().join("few");
     std::fs::create_dir(&lab.tree).unwrap();
     let image = lab.make("4M", &args).unwrap();
-    let each = |what: fn(u32) -> String| (0..300).map(what).collect::<Vec<_>>();
-    let made = each(|n| format!("mknod f{n} p"));
-    let gone = each(|n| format!("unlink f{n}"));
+    let empty = lab.dir.path().join("empty");
+    std::fs::write(&empty, b"").unwrap();
+    // Regular files: `rdump` of debugfs, which lists a volume, leaves others out.
+    let made: Vec<_> = (0..300)
+        .map(|n| format!("write {} f{n}", empty.display()))
+        .collect();
+    let gone: Vec<_> = (0..300).map(|n| format!("unlink f{n}")).collect();
     let mut commands = vec!["rmdir lost+found"];
     commands.extend(made.iter().chain(&gone).map(String::as_str));
     let image = lab.debugfs(&image, &commands);
