@@ -269,3 +269,19 @@ fn times_of_deletion_that_nothing_reads() {
         accepted(&lab, &format!("inode {ino}"), &v.image);
     }
 }
+
+/// Linux 6.1 mounts such a volume, and lets the file grow into its size.
+#[test]
+fn a_quota_file_that_is_longer_than_it_says() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let base = Volume::new(made(&lab, "8M", "-t ext4 -b 1024 -O quota"));
+    let size = base.inode(Ino::USR_QUOTA).size;
+    for longer in [size + 1, size + 1024, size + (1 << 20), 1 << 31] {
+        let mut v = base.clone();
+        v.edit_inode(Ino::USR_QUOTA, |i| i.size = longer);
+        accepted(&lab, &format!("{longer} bytes"), &v.image);
+    }
+}

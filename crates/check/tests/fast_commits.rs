@@ -286,6 +286,38 @@ fn cut_anywhere(lab: &Lab, image: &[u8]) {
     }
 }
 
+/// Linux fills the area up to its last block. Then neither Linux itself nor e2fsck replays the log.
+#[test]
+fn an_area_that_is_full_is_replayed() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let path = lab.dir.path().join("full.img");
+    make(&path, &["-O", "fast_commit", "-b", "1024"]);
+    let Some(mounted) = Mounted::new(&path, "noatime") else {
+        return;
+    };
+    let mut records = 0;
+    // The area has 16 blocks, and each fsync takes one.
+    for n in 0..18usize {
+        sync_file(&mounted.0.path().join(format!("new{n}")), &vec![7; n * 900]);
+        let image = std::fs::read(&path).unwrap();
+        records = records.max(replayed(&verify(&image).unwrap()));
+        let (report, after) = repair(&image, Mode::Yes);
+        let report = report.unwrap();
+        let again = verify(&after).unwrap();
+        assert!(again.is_clean(), "{n}: {}", show(&again));
+        assert_eq!(lab.e2fsck(&after).0, 0, "{n}");
+        let volume = Volume::new(after);
+        for old in 0..=n {
+            let size = volume.inode(volume.lookup(&format!("new{old}"))).size;
+            assert_eq!(size, old as u64 * 900, "{n}: {old}: {}", show(&report));
+        }
+    }
+    assert!(records >= 15, "{records} records at most");
+}
+
 /// A volume with one transaction in its log, and records behind it.
 fn with_records(lab: &Lab, records: &[(u16, Vec<u8>)]) -> Volume {
     let image = lab

@@ -87,6 +87,8 @@ impl Operation {
 #[derive(Default)]
 pub(super) struct FastCommits {
     pub operations: Vec<Operation>,
+    /// How many there are.
+    pub commits: u32,
     /// Complete commits hold records, or ask for features, that this check does not know.
     pub unknown: bool,
 }
@@ -95,11 +97,16 @@ impl Log<'_> {
     /// The records of complete fast commits on top of the last transaction: `sequence` is the one
     /// that would come next.
     pub fn fast_commits(&self, sequence: u32) -> Result<FastCommits, CheckError> {
+        // The log ends in front of the block between the two, which neither uses.
+        self.fast_commits_from(self.head.log_end.saturating_add(1), sequence)
+    }
+
+    /// The same, of fast commits that begin in this block of the journal.
+    pub fn fast_commits_from(&self, first: u32, sequence: u32) -> Result<FastCommits, CheckError> {
         let mut found = FastCommits::default();
         let mut pending = Vec::new();
         let (mut sum, mut begun, mut unknown) = (0, false, false);
-        // The log ends in front of the block between the two, which neither uses.
-        for at in self.head.log_end.saturating_add(1)..self.head.len {
+        for at in first..self.head.len {
             let Some(block) = self.read(at)? else {
                 break;
             };
@@ -123,6 +130,7 @@ impl Log<'_> {
                             return Ok(found);
                         }
                         found.operations.append(&mut pending);
+                        found.commits += 1;
                         found.unknown |= unknown;
                         sum = 0;
                     }

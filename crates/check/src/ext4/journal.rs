@@ -34,6 +34,15 @@ const KNOWN: JournalIncompat = JournalIncompat::REVOKE
     .union(JournalIncompat::CSUM_V3)
     .union(JournalIncompat::FAST_COMMIT);
 
+/// How many blocks of fast commits a journal can have. A single one holds none, and Linux and e2fsck do not replay a log in front of it.
+fn room_for_fast_commits(len: u32) -> u32 {
+    let room = u64::from(len).saturating_sub(JOURNAL_BLOCKS_MIN) as u32;
+    match room.min(DEFAULT_FAST_COMMIT_BLOCKS) {
+        1 => 0,
+        room => room,
+    }
+}
+
 /// Gives a journal this many blocks of fast commits.
 fn set_fast_commit_blocks(raw: &mut RawJournalSuperblock, blocks: u32) {
     raw.num_fc_blks.set(blocks);
@@ -95,11 +104,9 @@ impl Checker {
         let mut bytes = self.store.read(place, "journal superblock")?;
         let blocks = pieces.last().map_or(0, Piece::end);
         self.check_fast_commit_area(&mut bytes, blocks);
+        self.check_log_length(&mut bytes, blocks);
         let head = match self.journal_head(&bytes, blocks) {
-            Ok(head) => {
-                self.check_log_length(&head, blocks);
-                head
-            }
+            Ok(head) => head,
             Err(kind) => {
                 let certain = self.is_journal_place(ino, &bytes)?;
                 if self.problem(kind) {
@@ -115,24 +122,49 @@ impl Checker {
                 return Ok(());
             }
         };
-        self.recover_log(place, &pieces, &head, bytes)
+        self.recover_log(place, &pieces, &head)
     }
 
-    /// The kernel uses no journal whose log is shorter than the shortest journal there can be.
-    fn check_log_length(&mut self, head: &JournalSuperblock, blocks: u64) {
-        let found = head.len - head.first + 1;
-        if u64::from(found) < JOURNAL_BLOCKS_MIN
-            && self.problem(IssueKind::JournalField {
-                field: "length of the log",
-                found,
-            })
-        {
-            self.log_blocks = u32::try_from(blocks).ok();
+    /// The kernel uses no journal whose log is shorter than the shortest journal there can be. What waits may be anywhere in the journal's file.
+    fn check_log_length(&mut self, bytes: &mut [u8], blocks: u64) {
+        let Ok((mut raw, _)) = RawJournalSuperblock::read_from_prefix(bytes) else {
+            return;
+        };
+        let (len, first, start) = (raw.maxlen.get(), raw.first.get(), raw.start.get());
+        match self.journal_head(bytes, blocks) {
+            Ok(_) => {}
+            Err(IssueKind::JournalSuperblock { error })
+                if matches!(*error.0, FormatError::JournalStart { .. }) && start >= first => {}
+            Err(_) => return,
+        }
+        let (field, found) = ("length of the log", len - first + 1);
+        let Ok(blocks) = u32::try_from(blocks) else {
+            return;
+        };
+        if u64::from(found) >= JOURNAL_BLOCKS_MIN {
+            return;
+        }
+        if self.problem(IssueKind::JournalField { field, found }) {
+            self.log_blocks = Some(blocks);
+        }
+        if start != 0 {
+            raw.maxlen.set(blocks);
+            self.guess_log_end(&mut raw, bytes);
         }
     }
 
-    /// The kernel uses no journal whose blocks of fast commits leave a log that is shorter than the shortest journal there can be. Everything else is
-    /// looked at with fewer of them.
+    /// Has the whole journal count as the log, until what waits there tells where it ends.
+    fn guess_log_end(&mut self, raw: &mut RawJournalSuperblock, bytes: &mut [u8]) {
+        self.log_end_is_guessed = true;
+        set_fast_commit_blocks(raw, 0);
+        raw.set_checksum();
+        if let Some(dest) = bytes.get_mut(..SUPERBLOCK_SIZE) {
+            dest.copy_from_slice(raw.as_bytes());
+        }
+    }
+
+    /// The kernel uses no journal whose blocks of fast commits leave a log that is shorter than the shortest journal there can be, and replays none with a single
+    /// such block.
     fn check_fast_commit_area(&mut self, bytes: &mut [u8], blocks: u64) {
         let Ok((mut raw, _)) = RawJournalSuperblock::read_from_prefix(bytes) else {
             return;
@@ -156,20 +188,41 @@ impl Checker {
             0 => DEFAULT_FAST_COMMIT_BLOCKS,
             found => found,
         };
-        if len < JOURNAL_BLOCKS_MIN || len >= JOURNAL_BLOCKS_MIN + u64::from(found) {
+        let waits = raw.start.get() != 0;
+        let fits = len >= JOURNAL_BLOCKS_MIN + u64::from(found);
+        if len < JOURNAL_BLOCKS_MIN || fits && !(waits && found == 1) {
             return;
         }
-        let room = (len - JOURNAL_BLOCKS_MIN).min(u64::from(DEFAULT_FAST_COMMIT_BLOCKS)) as u32;
-        self.log_end_is_guessed = true;
+        let room = room_for_fast_commits(len as u32);
         let field = "number of blocks of fast commits";
         if self.problem(IssueKind::JournalField { field, found }) {
             self.fast_commit_blocks = Some(room);
         }
-        set_fast_commit_blocks(&mut raw, room);
-        raw.set_checksum();
-        if let Some(dest) = bytes.get_mut(..SUPERBLOCK_SIZE) {
-            dest.copy_from_slice(raw.as_bytes());
+        if !fits {
+            self.guess_log_end(&mut raw, bytes);
         }
+    }
+
+    /// The head of a journal with the end of its log, where that is not known.
+    fn seek_log_end(
+        &self,
+        pieces: &[Piece],
+        head: &JournalSuperblock,
+    ) -> Result<JournalSuperblock, CheckError> {
+        let mut head = head.clone();
+        if self.log_end_is_guessed {
+            let log = Log {
+                store: self.log_store(),
+                pieces,
+                head: &head,
+                blocks_count: self.geo.blocks_count,
+            };
+            let guesses = [head.len - room_for_fast_commits(head.len), head.len];
+            if let Some(end) = log.seek_end(&guesses)? {
+                head.log_end = end;
+            }
+        }
+        Ok(head)
     }
 
     /// The same for a journal on a device of its own. Without it nothing that waits to be replayed may be ignored: a
@@ -211,7 +264,7 @@ impl Checker {
         let head = self
             .journal_head(&bytes, blocks)
             .map_err(|kind| refuse(kind.to_string()))?;
-        self.recover_log(place, &pieces, &head, bytes)
+        self.recover_log(place, &pieces, &head)
     }
 
     /// Where the journal's blocks are read and written.
@@ -225,16 +278,11 @@ impl Checker {
         place: BlockNo,
         pieces: &[Piece],
         head: &JournalSuperblock,
-        bytes: Vec<u8>,
     ) -> Result<(), CheckError> {
-        if head.errno != 0
-            && self.problem(IssueKind::JournalErrno { errno: head.errno })
-            && head.start.is_none()
-        {
-            self.store_journal_head(place, bytes, head.sequence)?;
-        }
+        let takes_errno =
+            head.errno != 0 && self.problem(IssueKind::JournalErrno { errno: head.errno });
         let mended = self.log_blocks.is_some() || self.fast_commit_blocks.is_some();
-        if mended && head.start.is_none() {
+        if (takes_errno || mended) && head.start.is_none() {
             let bytes = self.log_store().read(place, "journal superblock")?;
             self.store_journal_head(place, bytes, head.sequence)?;
         }
@@ -256,7 +304,8 @@ impl Checker {
                 if unsure && self.mode() == Mode::Preen {
                     return Ok(());
                 }
-                self.replay_journal(place, pieces, head)
+                let head = self.seek_log_end(pieces, head)?;
+                self.replay_journal(place, pieces, &head)
             }
         }
     }

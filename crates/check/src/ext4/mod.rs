@@ -36,6 +36,7 @@ mod journal;
 mod journal_rebuild;
 mod layout_features;
 mod links;
+mod log_end;
 mod lost_features;
 mod map_repair;
 mod mapping;

@@ -115,7 +115,7 @@ impl Log<'_> {
         self.head.sequence.wrapping_add(len)
     }
 
-    fn tags(&self, block: &[u8]) -> Vec<Tag> {
+    pub fn tags(&self, block: &[u8]) -> Vec<Tag> {
         DescriptorTags::new(block, &self.head.format)
             .map_while(Result::ok)
             .collect()

@@ -260,6 +260,9 @@ pub fn tree_cases() -> Vec<Case> {
             // Never written, says the extent.
             v.edit_inode(Ino::USR_QUOTA, |i| i.block[17] |= 0x80);
         }),
+        case("QuotaFile", "more", |v| {
+            v.edit_inode(Ino::USR_QUOTA, |i| i.size -= 1);
+        }),
         case("QuotaUsage", "more", |v| {
             let ino = v.lookup("dir/big");
             v.edit_inode(ino, |i| i.uid = 0);

@@ -67,6 +67,9 @@ fn why_silent(kind: &IssueKind) -> Option<&'static str> {
         IssueKind::InodeReserved { what, .. } if what.starts_with("hidden file") => {
             Some("the kernel does not mount a volume whose quota inode has no links")
         }
+        IssueKind::QuotaFile { what, .. } if what.starts_with("size") => {
+            Some("it rounds the size up; the kernel mounts no volume with a shorter quota file")
+        }
         IssueKind::QuotaFile { what, .. } if what.contains("loop") => {
             Some("it reads leaves; our engine changes no quota file that contains itself")
         }

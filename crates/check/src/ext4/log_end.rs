@@ -1,0 +1,124 @@
+//! Where a log ends, when the journal's superblock does not tell.
+//!
+//! A log is a ring in front of the blocks of fast commits. How many these are decides where the ring closes, and where fast commits begin. With a wrong number, transactions
+//! behind the wrong end are lost. So the end is taken from what waits:
+//! - A logged block never begins with the journal's magic, because it would be escaped. So the first block at the ring's beginning that has it is the header which follows
+//!   the last one at its end, and the blocks in front of it are the rest of a transaction.
+//! - A fast commit has the number of the next transaction, and a checksum.
+//!
+//! Each candidate is tried, and the one that replays most is taken.
+
+use blockwright_ondisk::ext4::fast_commit::{Record, Records};
+use blockwright_ondisk::ext4::jbd2::{self, JournalBlockType};
+
+use super::CheckError;
+use super::replay::Log;
+
+/// How far a log is followed without going around.
+struct Reach {
+    /// The last header.
+    header: u32,
+    /// Where the header behind it would be.
+    next: u32,
+    /// The number that it would have.
+    sequence: u32,
+}
+
+impl Log<'_> {
+    /// The end of the log with which most is replayed: one by what waits, or one of `guesses`, of which the first counts when nothing else does.
+    /// The log is as long as the journal meanwhile.
+    pub fn seek_end(&self, guesses: &[u32]) -> Result<Option<u32>, CheckError> {
+        let (Some(start), len) = (self.head.start, self.head.len) else {
+            return Ok(None);
+        };
+        let mut ends = Vec::new();
+        if let Some(reach) = self.reach(start)? {
+            ends.extend(self.end_by_turn(start, &reach)?);
+            ends.extend(self.end_by_fast_commits(&reach)?);
+        }
+        ends.extend_from_slice(guesses);
+        let mut best = None;
+        for end in ends
+            .into_iter()
+            .filter(|end| (start + 1..=len).contains(end))
+        {
+            let mut head = self.head.clone();
+            head.log_end = end;
+            let log = Log {
+                head: &head,
+                ..*self
+            };
+            let replay = log.replay()?;
+            let fast = log.fast_commits(replay.next_sequence)?;
+            let found = (
+                replay.transactions,
+                replay.problems.is_empty(),
+                fast.commits,
+            );
+            if best.is_none_or(|(most, _)| found > most) {
+                best = Some((found, end));
+            }
+        }
+        Ok(best.map(|(_, end)| end))
+    }
+
+    /// Follows the headers from `start` on, as far as the journal goes.
+    fn reach(&self, start: u32) -> Result<Option<Reach>, CheckError> {
+        let mut reach = None;
+        let (mut at, mut sequence) = (start, self.head.sequence);
+        while at < self.head.len {
+            let Some(block) = self.read(at)? else {
+                break;
+            };
+            let used = match jbd2::block_header(&block) {
+                Some((JournalBlockType::Descriptor, n)) if n == sequence => {
+                    1 + self.tags(&block).len() as u32
+                }
+                Some((JournalBlockType::Revoke, n)) if n == sequence => 1,
+                Some((JournalBlockType::Commit, n)) if n == sequence => {
+                    sequence = sequence.wrapping_add(1);
+                    1
+                }
+                _ => break,
+            };
+            reach = Some(Reach {
+                header: at,
+                next: at + used,
+                sequence,
+            });
+            at += used;
+        }
+        Ok(reach)
+    }
+
+    /// The end of a log that goes on at its beginning.
+    fn end_by_turn(&self, start: u32, reach: &Reach) -> Result<Option<u32>, CheckError> {
+        let first = self.head.first;
+        for rest in 0..(reach.next - reach.header).min(start - first) {
+            let Some(block) = self.read(first + rest)? else {
+                break;
+            };
+            if let Some((_, number)) = jbd2::block_header(&block) {
+                return Ok((number == reach.sequence).then_some(reach.next - rest));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The end of a log that fast commits follow.
+    fn end_by_fast_commits(&self, reach: &Reach) -> Result<Option<u32>, CheckError> {
+        for end in reach.header + 1..self.head.len.saturating_sub(1) {
+            let Some(block) = self.read(end + 1)? else {
+                break;
+            };
+            let head = Records::new(&block).next().and_then(Result::ok);
+            let follows = head.is_some_and(
+                |r| matches!(r.record, Record::Head { tid, .. } if tid == reach.sequence),
+            );
+            if follows && self.fast_commits_from(end + 1, reach.sequence)?.commits > 0 {
+                return Ok(Some(end));
+            }
+        }
+        Ok(None)
+    }
+}
