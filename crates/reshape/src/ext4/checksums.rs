@@ -24,13 +24,14 @@ use blockwright_ondisk::ext4::htree::DxPlace;
 use blockwright_ondisk::ext4::mmp::{self, RawMmp};
 use blockwright_ondisk::ext4::superblock::CHECKSUM_TYPE_CRC32C;
 use blockwright_ondisk::ext4::{
-    BlockNo, Geometry, GroupFlags, Incompat, Ino, Inode, InodeFlags, MetaSeed, RawSuperblock,
-    RoCompat, Superblock, dir, extent, inode, orphan_file, xattr,
+    BlockNo, Geometry, GroupDesc, GroupFlags, Incompat, Ino, Inode, InodeFlags, MetaSeed,
+    RawSuperblock, RoCompat, Superblock, dir, extent, orphan_file, xattr,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::commit::Order;
 use super::indexes::is_indexed;
+use super::marked_tables::{MarkedTables, mark};
 use super::tails::{has_dir_blocks, with_capacity};
 use super::volume::Volume;
 use crate::error::{ReshapeError, Result};
@@ -91,6 +92,16 @@ impl Volume {
         let weight = index_blocks + new.desc_blocks as usize + FIXED_WEIGHT;
         let mut log = self.log_for(weight)?;
         self.mark_all(&new, true)?;
+        if self.disk.rehearses {
+            let mut tables = MarkedTables::new(&new);
+            for group in new.groups() {
+                let desc = self.desc(group)?;
+                if !desc.flags.contains(GroupFlags::INODE_UNINIT) {
+                    tables.add(desc.inode_table.0, group, self.used_inodes(&desc));
+                }
+            }
+            self.disk.marked = Some(tables);
+        }
         self.stage_indexes(&new)?;
         self.bitmap_checksums(&new)?;
         self.sb.raw = with_checksums(&self.sb.raw, stored_seed);
@@ -198,8 +209,7 @@ impl Volume {
                 raw.set_checksum(geo);
             }
             bytes[..mmp::SIZE].copy_from_slice(raw.as_bytes());
-            self.disk
-                .write_now(block.0, &bytes, "multiple-mount protection")?;
+            self.write_mark(block.0, &bytes, on, "multiple-mount protection")?;
         }
         let mut seen = HashSet::new();
         self.scan_inodes(&mut |ino, inode| {
@@ -210,8 +220,7 @@ impl Volume {
                     true => xattr::set_block_checksum(&mut bytes, inode.file_acl, geo)?,
                     false => bytes[XATTR_CHECKSUM..XATTR_CHECKSUM + 4].fill(0),
                 }
-                self.disk
-                    .write_now(inode.file_acl.0, &bytes, "attributes")?;
+                self.write_mark(inode.file_acl.0, &bytes, on, "attributes")?;
             }
             Ok(())
         })?;
@@ -241,7 +250,7 @@ impl Volume {
                 orphan_file::write_tail(&mut bytes, BlockNo(block), tail, seed).ok_or_else(
                     || ReshapeError::Damaged("a block of the orphan file is too short".into()),
                 )?;
-                self.disk.write_now(block, &bytes, "orphan file")?;
+                self.write_mark(block, &bytes, on, "orphan file")?;
             }
         } else if clears_leaves {
             let format = DirFormat::of(geo, inode.flags);
@@ -250,7 +259,7 @@ impl Volume {
                 if dir::verify_leaf_checksum(&bytes, &format, seed).is_ok() {
                     let at = bytes.len() - 4;
                     bytes[at..].fill(0);
-                    self.disk.write_now(block, &bytes, "directory")?;
+                    self.write_mark(block, &bytes, on, "directory")?;
                 }
             }
         }
@@ -261,13 +270,30 @@ impl Volume {
                     true => extent::set_checksum(&mut bytes, geo, seed)?,
                     false => extent::clear_checksum(&mut bytes),
                 }
-                self.disk.write_now(node, &bytes, "map of a file")?;
+                self.write_mark(node, &bytes, on, "map of a file")?;
             }
         }
         Ok(())
     }
 
-    /// Checksums of all inodes that have been in use at some time.
+    /// How many inodes of a group, from its first one on, may have been in use at some time.
+    fn used_inodes(&self, desc: &GroupDesc) -> u32 {
+        let all = self.sb.geo.inodes_per_group;
+        match self.has_uninit() {
+            true => all - desc.itable_unused.min(all),
+            false => all,
+        }
+    }
+
+    /// Writes checksums, or clears them. A rehearsal does not clear them, because nothing reads them then.
+    fn write_mark(&self, block: u64, bytes: &[u8], on: bool, what: &'static str) -> Result<()> {
+        match self.disk.rehearses && !on {
+            true => Ok(()),
+            false => self.disk.write_now(block, bytes, what),
+        }
+    }
+
+    /// Checksums of all inodes that have been in use at some time. A rehearsal does not write them, see [`MarkedTables`].
     fn mark_tables(&self, geo: &Geometry, on: bool) -> Result<()> {
         let size = usize::from(geo.inode_size);
         for group in self.sb.geo.groups() {
@@ -276,37 +302,30 @@ impl Volume {
             if desc.flags.contains(GroupFlags::INODE_UNINIT) {
                 continue;
             }
-            let used = match self.has_uninit() {
-                true => geo.inodes_per_group - desc.itable_unused.min(geo.inodes_per_group),
-                false => geo.inodes_per_group,
-            };
+            let used = self.used_inodes(&desc);
             let count = u64::from(used.div_ceil(geo.inodes_per_block));
             let first = desc.inode_table.0;
-            let mut table = self.disk.read_run(first, count, "inode table")?;
-            // Only those blocks are written: a rehearsal keeps them in memory.
-            let mut changed = vec![false; count as usize];
-            for (index, raw) in table.chunks_exact_mut(size).enumerate() {
-                if index as u32 >= used || raw.iter().all(|byte| *byte == 0) {
-                    continue;
-                }
-                let ino = geo.ino_at(group, index as u32).ok_or_else(|| {
-                    ReshapeError::Damaged(format!("group {group} has too many inodes"))
-                })?;
-                let before = raw.to_vec();
-                if on {
-                    inode::set_checksum(raw, geo, ino)?;
-                } else {
+            let before = self.disk.read_run(first, count, "inode table")?;
+            let mut table = before.clone();
+            if on {
+                mark(&mut table, geo, group, 0, used)?;
+            } else {
+                for raw in table.chunks_exact_mut(size).take(used as usize) {
                     raw[INODE_CHECKSUM_LO_OFFSET..INODE_CHECKSUM_LO_OFFSET + 2].fill(0);
                     if inode_has_checksum_hi(raw) {
                         raw[INODE_CHECKSUM_HI_OFFSET..INODE_CHECKSUM_HI_OFFSET + 2].fill(0);
                     }
                 }
-                changed[index / geo.inodes_per_block as usize] |= raw != before;
             }
+            if self.disk.rehearses {
+                continue;
+            }
+            // Holes of an image stay holes.
             let blocks = (first..).zip(table.chunks_exact(geo.block_len()));
-            let blocks = blocks.zip(&changed).filter(|(_, changed)| **changed);
+            let blocks = blocks.zip(before.chunks_exact(geo.block_len()));
+            let changed = blocks.filter(|((_, after), before)| after != before);
             self.disk
-                .write_all(blocks.map(|(block, _)| block), "inode table")?;
+                .write_all(changed.map(|(block, _)| block), "inode table")?;
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use blockwright_device::{CopyBatch, DevOffset, Flags, SharedDevice};
 
+use super::marked_tables::MarkedTables;
 use crate::error::{ReshapeError, Result};
 use crate::watch::Watch;
 
@@ -22,6 +23,8 @@ pub(crate) struct Disk {
     pub watch: Watch,
     /// The device is an overlay in memory that is dropped: contents that no later step reads are not written.
     pub rehearses: bool,
+    /// Inode tables that have checksums only when they are read. Of a rehearsal alone.
+    pub marked: Option<MarkedTables>,
     block_size: usize,
     staged: BTreeMap<u64, Vec<u8>>,
 }
@@ -32,6 +35,7 @@ impl Disk {
             device,
             watch: Watch::default(),
             rehearses: false,
+            marked: None,
             block_size: block_size as usize,
             staged: BTreeMap::new(),
         }
@@ -84,12 +88,14 @@ impl Disk {
     pub fn read(&self, block: u64, what: &'static str) -> Result<Vec<u8>> {
         match self.staged.get(&block) {
             Some(bytes) => Ok(bytes.clone()),
-            None => Self::read_bytes(
-                &self.device,
-                block * self.block_size as u64,
-                self.block_size,
-                what,
-            ),
+            None => {
+                let at = block * self.block_size as u64;
+                let mut bytes = Self::read_bytes(&self.device, at, self.block_size, what)?;
+                if let Some(tables) = &self.marked {
+                    tables.apply(block, &mut bytes)?;
+                }
+                Ok(bytes)
+            }
         }
     }
 
@@ -106,6 +112,9 @@ impl Disk {
                 out.extend(Self::read_bytes(&self.device, at, piece as usize, what)?);
             }
             at += piece;
+        }
+        if let Some(tables) = &self.marked {
+            tables.apply(first, &mut out)?;
         }
         for (block, bytes) in self.staged.range(first..first + count) {
             let at = ((block - first) * size) as usize;

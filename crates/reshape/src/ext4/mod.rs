@@ -1,7 +1,7 @@
 //! ext2, ext3 and ext4.
 //!
 //! # Parts, lowest first
-//! - `disk`: blocks, staged and written. `journal_device`: the journal on another device.
+//! - `marked_tables`: inode tables whose checksums a rehearsal has not written. `disk`: blocks, staged and written. `journal_device`: the journal on another device.
 //! - `volume`: superblock, descriptors, bitmaps, inodes.
 //! - `files`: the blocks of a file. `inodes`: all inodes in use.
 //! - `log`: a transaction in the journal. `commit`: the order in which a change reaches the device.
@@ -31,6 +31,7 @@ pub(crate) mod journal_device;
 mod journal_file;
 mod log;
 mod lost_journal;
+mod marked_tables;
 mod own_files;
 mod renumber;
 pub mod resize;

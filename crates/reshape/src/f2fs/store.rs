@@ -3,6 +3,7 @@
 //! Owns the device. Nothing is cached, and nothing is flushed unless asked for. In a rehearsal nothing is written: [`super::trial`] keeps the blocks of metadata in
 //! memory, and data is not copied, because nothing reads it.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blockwright_device::{DevOffset, Flags, SharedDevice};
@@ -107,9 +108,7 @@ impl Store {
     /// Makes blocks read as zeroes. Holes stay holes.
     pub fn zero(&self, first: BlockAddr, count: u32, what: &'static str) -> Result<()> {
         if let Some(mut trial) = self.trial() {
-            for block in (u64::from(first.0)..).take(count as usize) {
-                trial.keep(block, Image::Zero);
-            }
+            trial.zero(u64::from(first.0), u64::from(count));
             return Ok(());
         }
         let (start, bytes) = (offset(u64::from(first.0)), u64::from(count) << BLOCK_BITS);
@@ -156,15 +155,14 @@ impl Store {
         }
         for (to, from, bytes) in blocks {
             // What was edited before is an edit of the same block of the device.
-            let of = match self
-                .trial()
-                .as_deref()
-                .and_then(|t| t.get(u64::from(from.0)))
-            {
-                None => Some(from.0),
-                Some(Image::Edited { of, .. }) => Some(*of),
-                Some(Image::Zero | Image::Whole(_)) => None,
-            };
+            let of =
+                self.trial()
+                    .as_deref()
+                    .and_then(|t| match t.get(u64::from(from.0)).as_deref() {
+                        None => Some(from.0),
+                        Some(Image::Edited { of, .. }) => Some(*of),
+                        Some(Image::Zero | Image::Whole(_)) => None,
+                    });
             let image = match of {
                 Some(of) => {
                     let old = self.read_device(BlockAddr(of), 1, what)?;
@@ -192,7 +190,7 @@ impl Store {
             return self.write(to, &bytes, what);
         };
         for n in 0..count {
-            let image = trial.get(u64::from(from.0 + n)).cloned();
+            let image = trial.get(u64::from(from.0 + n)).map(Cow::into_owned);
             let image = image.unwrap_or_else(|| Image::of_device(from.0 + n));
             trial.keep(u64::from(to.0 + n), image);
         }
