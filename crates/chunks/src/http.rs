@@ -2,6 +2,7 @@
 
 use crate::{Error, Result};
 use blockwright_device::host_reason;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -108,12 +109,21 @@ impl Client {
     }
 }
 
+/// Whether another try can help: after what the network, or a server that is busy or starts again, may cause. What an answer says, a server that is not
+/// trusted, and a host that refuses stay as they are.
 fn failed(e: &ureq::Error) -> Outcome {
+    use io::ErrorKind;
     match e {
         ureq::Error::Timeout(_) => Outcome::Passing("no answer in time".to_owned()),
-        ureq::Error::Io(e) => Outcome::Passing(host_reason(e)),
+        ureq::Error::Io(e) => match e.kind() {
+            // Errors of TLS are of this kind: a certificate that is not accepted, or no TLS at all.
+            ErrorKind::InvalidData => Outcome::Failed(format!("TLS: {}", host_reason(e))),
+            ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::Unsupported => {
+                Outcome::Failed(host_reason(e))
+            }
+            _ => Outcome::Passing(host_reason(e)),
+        },
         ureq::Error::ConnectionFailed => Outcome::Passing("no connection".to_owned()),
-        ureq::Error::Protocol(_) => Outcome::Passing(e.to_string()),
         ureq::Error::HostNotFound => Outcome::Failed("there is no such host".to_owned()),
         e => Outcome::Failed(e.to_string()),
     }
@@ -122,7 +132,7 @@ fn failed(e: &ureq::Error) -> Outcome {
 fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
     let place = path.display();
     let bytes = crate::files::read_file(path, CA_BYTES_MAX)
-        .and_then(|found| found.ok_or_else(|| std::io::ErrorKind::NotFound.into()))
+        .and_then(|found| found.ok_or_else(|| io::ErrorKind::NotFound.into()))
         .map_err(|e| Error::host(place, &e))?;
     let items = ureq::tls::parse_pem(&bytes);
     let certificates: Vec<_> = items

@@ -5,6 +5,14 @@ use crate::{ChunkId, Digest, Error, Result};
 /// Level of compression. casync and desync use zstd's own default.
 const LEVEL: i32 = 3;
 const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+/// How other compressions begin. casync can make stores with the first two.
+const OTHERS: [(&[u8], &str); 5] = [
+    (b"\x1F\x8B", "gzip"),
+    (b"\xFD7zXZ\0", "xz"),
+    (b"BZh", "bzip2"),
+    (b"\x5D\0\0", "lzma"),
+    (b"\x04\x22\x4D\x18", "lz4"),
+];
 
 /// The most bytes that a compressed chunk of this many bytes can have. Source: the bound of zstd's manual, and a frame's head.
 #[must_use]
@@ -38,7 +46,13 @@ pub(crate) fn unpack(
         why,
     };
     if !packed.starts_with(&MAGIC) {
-        return Err(wrong("it is not compressed by zstd".to_owned()));
+        let other = OTHERS.iter().find(|(magic, _)| packed.starts_with(magic));
+        return Err(wrong(match other {
+            Some((_, name)) => {
+                format!("it is compressed by {name}, and only zstd is supported")
+            }
+            None => "it is not compressed by zstd".to_owned(),
+        }));
     }
     let unpacked = zstd::bulk::decompress(packed, bytes)
         .map_err(|e| wrong(format!("it does not unpack into {bytes} bytes: {e}")))?;
@@ -75,6 +89,8 @@ mod tests {
         assert!(told(100_001, &packed).contains("has 100000 bytes, and 100001"));
         assert!(told(100_000, &packed[..packed.len() - 1]).contains("does not unpack"));
         assert!(told(100_000, b"").contains("not compressed by zstd"));
+        assert!(told(100_000, b"\x1F\x8B\x08 and more").contains("by gzip, and only zstd"));
+        assert!(told(100_000, b"\xFD7zXZ\0 and more").contains("by xz, and only zstd"));
         let other = pack(&vec![6; 100_000]).unwrap();
         assert!(told(100_000, &other).contains("another digest"));
         assert!(told(1, &pack(&vec![0; 50 << 20]).unwrap()).contains("into 1 bytes"));

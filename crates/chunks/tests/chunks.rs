@@ -6,6 +6,9 @@ use blockwright_chunks::*;
 use blockwright_device::{
     DevOffset, DeviceErrorKind, DeviceExt, HostDevice, MemoryDevice, OpenMode, SharedDevice,
 };
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -425,6 +428,105 @@ fn hostile_stores_give_errors_with_the_chunk_and_the_store() {
     let out = scratch.path("out");
     assert!(extract(&index, &stores, &out, &|_| ()).is_err());
     assert!(!out.exists(), "half of an image stays");
+}
+
+/// Two authorities, `ca.pem` and `other.pem`, and a server that has a certificate of the first for `localhost`.
+fn tls(scratch: &Scratch) -> Arc<ServerConfig> {
+    let run = |args: &str| {
+        let mut command = Command::new("openssl");
+        let args = args.split(' ').chain([
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+        ]);
+        let out = command.args(args).current_dir(&scratch.0).output().unwrap();
+        let told = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{told}");
+    };
+    run("req -x509 -days 2 -subj /CN=ca -keyout ca.key -out ca.pem");
+    run("req -x509 -days 2 -subj /CN=other -keyout other.key -out other.pem");
+    run(
+        "req -x509 -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost \
+         -addext basicConstraints=critical,CA:FALSE -CA ca.pem -CAkey ca.key -keyout key.pem -out cert.pem",
+    );
+    let cert = CertificateDer::from_pem_file(scratch.path("cert.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(scratch.path("key.pem")).unwrap();
+    let config = ServerConfig::builder().with_no_client_auth();
+    Arc::new(config.with_single_cert(vec![cert], key).unwrap())
+}
+
+#[test]
+fn what_stays_wrong_is_told_at_once() {
+    if !blockwright_oracles::have(&["openssl"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let bytes = image(71, 1 << 20);
+    made(&scratch, &bytes);
+    let config = tls(&scratch);
+    let told = |url: String, ca: Option<&str>| {
+        let mut address = address(&scratch, Site::Path(scratch.path("store")));
+        address.index = Site::Url(url);
+        address.ca = ca.map(|ca| scratch.path(ca));
+        opened(&address).map_err(|e| e.to_string())
+    };
+    let secure = || Web::start_tls(scratch.0.path(), Behaviour::Good, Arc::clone(&config));
+    let web = secure();
+    let url = web.url("index.caibx");
+    check_device(&told(url.clone(), Some("ca.pem")).unwrap(), &bytes, 72);
+    let mail = Web::start(scratch.0.path(), Behaviour::NoHttp);
+    let cases = [
+        (&web, url.clone(), Some("other.pem"), "UnknownIssuer"),
+        (&web, url.clone(), None, "UnknownIssuer"),
+        (
+            &web,
+            url.replace("localhost", "127.0.0.1"),
+            Some("ca.pem"),
+            "not valid for name",
+        ),
+        (
+            &mail,
+            mail.url("index.caibx").replace("http:", "https:"),
+            None,
+            "TLS: received corrupt message",
+        ),
+        (&mail, mail.url("index.caibx"), None, "http parse fail"),
+    ];
+    for (server, url, ca, says) in cases {
+        let before = server.connections();
+        let error = told(url.clone(), ca).err().expect("an error");
+        assert!(error.contains(says) && error.contains(&url), "{error}");
+        assert!(!error.contains("4 times"), "{error}");
+        assert_eq!(server.connections(), before + 1, "{error}");
+    }
+}
+
+#[test]
+fn the_compressions_of_other_stores_are_named() {
+    if !blockwright_oracles::have(&["casync"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    fs::write(scratch.path("image"), image(81, 1 << 20)).unwrap();
+    for name in ["xz", "gzip"] {
+        let (index, store) = (scratch.path("index.caibx"), scratch.path(name));
+        let store_option = format!("--store={}", text(&store));
+        let compression = format!("--compression={name}");
+        run(
+            "casync",
+            &[
+                "make",
+                &store_option,
+                &compression,
+                text(&index),
+                text(&scratch.path("image")),
+            ],
+        );
+        let says = format!("compressed by {name}, and only zstd");
+        refused(&address(&scratch, Site::Path(store)), &[&says]);
+    }
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! A small web server with manners, for tests: good ones and bad ones.
 #![allow(dead_code)]
 
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,6 +31,8 @@ pub enum Behaviour {
     Garbage,
     /// Sends the client to and fro.
     Loop,
+    /// Speaks another protocol, and speaks first.
+    NoHttp,
 }
 
 struct Serving {
@@ -37,6 +40,7 @@ struct Serving {
     manner: Behaviour,
     answers: AtomicUsize,
     failures: Arc<AtomicUsize>,
+    connections: AtomicUsize,
     asked: Mutex<HashMap<String, usize>>,
     stop: AtomicBool,
 }
@@ -44,6 +48,7 @@ struct Serving {
 /// Stops when it is dropped.
 pub struct Web {
     port: u16,
+    secure: bool,
     serving: Arc<Serving>,
     pub failures: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
@@ -51,6 +56,15 @@ pub struct Web {
 
 impl Web {
     pub fn start(folder: &Path, manner: Behaviour) -> Self {
+        Self::start_with(folder, manner, None)
+    }
+
+    /// Serves over TLS.
+    pub fn start_tls(folder: &Path, manner: Behaviour, tls: Arc<ServerConfig>) -> Self {
+        Self::start_with(folder, manner, Some(tls))
+    }
+
+    fn start_with(folder: &Path, manner: Behaviour, tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().unwrap().port();
         let failures = Arc::new(AtomicUsize::new(0));
@@ -59,21 +73,31 @@ impl Web {
             manner,
             answers: AtomicUsize::new(0),
             failures: Arc::clone(&failures),
+            connections: AtomicUsize::new(0),
             asked: Mutex::default(),
             stop: AtomicBool::new(false),
         });
         let theirs = Arc::clone(&serving);
+        let secure = tls.is_some();
         let thread = thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 if theirs.stop.load(Ordering::Relaxed) {
                     return;
                 }
-                let theirs = Arc::clone(&theirs);
-                thread::spawn(move || theirs.serve(&stream));
+                theirs.connections.fetch_add(1, Ordering::Relaxed);
+                let (theirs, tls) = (Arc::clone(&theirs), tls.clone());
+                thread::spawn(move || match tls {
+                    None => theirs.serve(stream),
+                    Some(tls) => {
+                        let end = ServerConnection::new(tls).expect("a configuration");
+                        theirs.serve(StreamOwned::new(end, stream));
+                    }
+                });
             }
         });
         Web {
             port,
+            secure,
             serving,
             failures,
             thread: Some(thread),
@@ -81,7 +105,15 @@ impl Web {
     }
 
     pub fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}/{path}", self.port)
+        match self.secure {
+            true => format!("https://localhost:{}/{path}", self.port),
+            false => format!("http://127.0.0.1:{}/{path}", self.port),
+        }
+    }
+
+    /// Connections that clients made.
+    pub fn connections(&self) -> usize {
+        self.serving.connections.load(Ordering::Relaxed)
     }
 
     /// Files that were given.
@@ -101,8 +133,14 @@ impl Drop for Web {
 }
 
 impl Serving {
-    fn serve(&self, mut stream: &TcpStream) {
+    fn serve(&self, stream: impl Read + Write) {
         let mut from = BufReader::new(stream);
+        if self.manner == Behaviour::NoHttp {
+            let _greeted = from.get_mut().write_all(b"220 mail.example ESMTP\r\n");
+            // Until the client hangs up.
+            let _ignored = std::io::copy(&mut from, &mut std::io::sink());
+            return;
+        }
         loop {
             let mut first = String::new();
             if from.read_line(&mut first).unwrap_or(0) == 0 {
@@ -118,6 +156,7 @@ impl Serving {
                 .unwrap_or("/")
                 .trim_start_matches('/');
             let found = fs::read(self.folder.join(path)).ok();
+            let stream = from.get_mut();
             let mut send = |status: &str, length: usize, body: &[u8]| {
                 let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n");
                 stream.write_all(&[head.as_bytes(), body].concat())
