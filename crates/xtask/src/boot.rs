@@ -4,6 +4,7 @@
 //! that systemd finds by its type, and swap space. The machine is QEMU's, with UEFI firmware. A service of the system writes a file, says a marker
 //! on the serial line, and powers off. Then our checker and e2fsck look at the root, and the file is read with `cat`.
 
+use crate::steps::{file, install, run_tool, write};
 use crate::target_dir;
 use crate::tools::cargo_path;
 use crate::workspace;
@@ -50,53 +51,6 @@ pub(crate) fn run() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn run_tool(command: &mut Command) -> Result<String, String> {
-    let out = command
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|e| format!("{command:?}: {e}"))?;
-    match out.status.success() {
-        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
-        false => Err(format!("{command:?}: {}", out.status)),
-    }
-}
-
-fn file<T>(path: &Path, done: std::io::Result<T>) -> Result<T, String> {
-    done.map_err(|e| format!("{}: {e}", path.display()))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    if let Some(parent) = path.parent() {
-        file(parent, fs::create_dir_all(parent))?;
-    }
-    file(path, fs::write(path, text))
-}
-
-/// Installs what is missing, as root on Debian.
-fn install() -> Result<(), String> {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let there = |name: &str| {
-        Path::new(name).is_absolute() && Path::new(name).exists()
-            || format!("{path}:/usr/sbin")
-                .split(':')
-                .any(|dir| Path::new(dir).join(name).exists())
-    };
-    let missing: Vec<&str> = NEEDED
-        .iter()
-        .filter(|(name, _)| !there(name))
-        .map(|(_, package)| *package)
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    println!("installing {}", missing.join(", "));
-    let mut command = Command::new("apt-get");
-    command
-        .args(["install", "-y", "-qq", "--no-install-recommends"])
-        .args(&missing);
-    run_tool(command.env("DEBIAN_FRONTEND", "noninteractive")).map(drop)
 }
 
 /// The root as an archive, with the service in it. It is made once, and kept under `target/`.
@@ -172,7 +126,7 @@ fn esp_tree(dir: &Path, root: &Path) -> Result<PathBuf, String> {
 }
 
 fn boot() -> Result<(), String> {
-    install()?;
+    install(&NEEDED)?;
     let mut build = Command::new(cargo_path());
     build.args(["build", "--quiet", "-p", "blockwright-cli"]);
     run_tool(build.current_dir(workspace()))?;

@@ -1,6 +1,7 @@
-//! Developer commands: `cargo xtask check | test | interop | crash | dist | run | bench`.
+//! Developer commands; `USAGE` lists them.
 
 mod boot;
+mod ceph;
 mod check;
 mod circles;
 mod damage;
@@ -11,6 +12,7 @@ mod hosts;
 mod licences;
 mod release;
 mod run;
+mod steps;
 mod switch;
 mod test;
 mod tools;
@@ -50,6 +52,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                    damaged volumes judged and repaired beside e2fsck and fsck.f2fs (0..5000 of both); --fields: each field
                    with eight values (or one in N of these cases): what the engine refuses, check -n names
   boot             a Debian root and its kernel become a disk by one `disk create`, and an emulated machine boots from it (x86-64, root, network)
+  ceph             a Ceph cluster on this machine: ext4 and f2fs on RBD by NBD, with an OSD, the NBD server and the mount killed under load
+                   (root, or Debian's packages)
   big              what is too large for every run: directories of a million entries, release build
   web [OUTPUT]     the web page as one file (default: target/web/blockwright.html)
   dist [--verify] [--quick]
@@ -102,6 +106,7 @@ fn main() -> ExitCode {
         ),
         Some("fuzz") => fuzz::run(rest),
         Some("boot") => boot::run(),
+        Some("ceph") => ceph::run(),
         Some("damage") => damage::run(rest),
         Some("big") => tools::cargo_with(
             &[

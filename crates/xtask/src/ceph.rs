@@ -1,0 +1,248 @@
+//! `cargo xtask ceph`: volumes on a real Ceph cluster, whose parts are killed under load.
+//!
+//! The cluster is this machine's own, from Debian's packages. `qemu-nbd` serves an RBD image, on which there is an ext4 volume, then another with f2fs.
+//! While programs write and sync, an OSD is killed and comes back, then the NBD server, then the program that serves the mount. At the end, every byte
+//! that was synced must be there, and our checker and the format's own must find nothing in a copy that `rbd` makes.
+
+mod cluster;
+mod load;
+mod scratch;
+
+use crate::steps::{file, install, run_tool};
+use crate::target_dir;
+use crate::tools::cargo_path;
+use crate::workspace;
+use cluster::{Cluster, kill};
+use load::{Figures, Load};
+use scratch::Scratch;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// What is needed: a tool or a file, and Debian's package with it.
+const NEEDED: [(&str, &str); 9] = [
+    ("ceph-mon", "ceph-mon"),
+    ("ceph-mgr", "ceph-mgr"),
+    ("ceph-osd", "ceph-osd"),
+    ("rbd", "ceph-common"),
+    ("qemu-nbd", "qemu-utils"),
+    ("/usr/share/doc/qemu-block-extra", "qemu-block-extra"),
+    ("fusermount3", "fuse3"),
+    ("e2fsck", "e2fsprogs"),
+    ("fsck.f2fs", "f2fs-tools"),
+];
+const VOLUME_MEGABYTES: u64 = 1024;
+/// The part that is written and read in sequence.
+const SEQUENCE_MEGABYTES: u64 = 128;
+/// How long writers are watched with nothing wrong, and with an OSD away, in seconds.
+const WATCHED: Duration = Duration::from_secs(15);
+/// How long a part of the machine may be away for the writers.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+pub(crate) fn run() -> ExitCode {
+    match ceph() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("xtask ceph: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn ceph() -> Result<(), String> {
+    install(&NEEDED)?;
+    let mut build = Command::new(cargo_path());
+    build.args(["build", "--quiet", "-p", "blockwright-cli"]);
+    run_tool(build.current_dir(workspace()))?;
+    let scratch = Scratch::new("blockwright-ceph")?;
+    let start = Instant::now();
+    let worked: Result<(), String> = (|| {
+        let mut cluster = Cluster::start(&scratch)?;
+        println!(
+            "{}: a monitor, a manager, three OSDs, pool of size 3; started in {:.0} s",
+            cluster.version(),
+            start.elapsed().as_secs_f64()
+        );
+        for format in ["ext4", "f2fs"] {
+            volume(&scratch, &mut cluster, format).map_err(|e| format!("{format}: {e}"))?;
+        }
+        Ok(())
+    })();
+    if worked.is_err() {
+        eprintln!("{}", scratch.logs());
+    }
+    worked
+}
+
+/// The server of an image, on a socket of its name.
+fn serve(scratch: &Scratch, cluster: &Cluster, image: &str) -> Result<Child, String> {
+    let socket = scratch.path(&format!("{image}.sock"));
+    let _absent = fs::remove_file(&socket);
+    let mut command = Command::new("qemu-nbd");
+    command.args(["-t", "-f", "raw", "-e", "8", "--discard=unmap", "-k"]);
+    command.arg(&socket).arg(cluster.qemu_name(image));
+    let mut server = scratch.start(&mut command, "qemu-nbd.log")?;
+    let start = Instant::now();
+    while UnixStream::connect(&socket).is_err() {
+        if start.elapsed() > PATIENCE || !matches!(server.try_wait(), Ok(None)) {
+            return Err("qemu-nbd does not answer".to_owned());
+        }
+        sleep(Duration::from_millis(20));
+    }
+    Ok(server)
+}
+
+/// Mounts the export. The server stays in the foreground, so that it can be killed.
+fn mount(scratch: &Scratch, program: &Path, address: &str, mnt: &Path) -> Result<Child, String> {
+    let mut command = Command::new(program);
+    command.args(["mount", "-f", "-q", address]).arg(mnt);
+    let mut server = scratch.start(&mut command, "mount.log")?;
+    let start = Instant::now();
+    while !is_mounted(mnt) {
+        if start.elapsed() > PATIENCE || !matches!(server.try_wait(), Ok(None)) {
+            return Err(format!("{address} is not mounted"));
+        }
+        sleep(Duration::from_millis(20));
+    }
+    Ok(server)
+}
+
+fn is_mounted(mnt: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    mounts.lines().any(|l| l.split(' ').nth(1) == mnt.to_str())
+}
+
+/// The whole life of one volume.
+fn volume(scratch: &Scratch, cluster: &mut Cluster, format: &str) -> Result<(), String> {
+    let program = target_dir().join("debug/blockwright");
+    let mnt = scratch.path(&format!("mnt.{format}"));
+    file(&mnt, fs::create_dir(&mnt))?;
+    cluster.create(format, VOLUME_MEGABYTES)?;
+    let mut server = serve(scratch, cluster, format)?;
+    let socket = scratch.path(&format!("{format}.sock"));
+    let address = format!(
+        "nbd+unix:///?socket={}&connections=4&reconnect=600",
+        socket.display()
+    );
+    let blockwright = |args: &[&str]| run_tool(Command::new(&program).args(args));
+    blockwright(&["mkfs", "-q", "-t", format, &address])?;
+    let mut mounted = mount(scratch, &program, &address, &mnt)?;
+
+    let took = sequence_written(&mnt.join("sequence"))?;
+    println!("{format}: {took:.0} MB/s written in sequence, with one fsync at the end");
+    let mut load = Load::start(&mnt);
+    let figures = load.during(|| {
+        sleep(WATCHED);
+        Ok(())
+    })?;
+    tell(format, "all is well", figures);
+    let figures = load.during(|| {
+        cluster.kill_osd(1)?;
+        sleep(WATCHED);
+        load.wait_for_all(PATIENCE)
+    })?;
+    tell(format, "an OSD was killed", figures);
+    let figures = load.during(|| {
+        cluster.restart_osd(1)?;
+        load.wait_for_all(PATIENCE)
+    })?;
+    tell(format, "the OSD is back, until all copies are", figures);
+    let figures = load.during(|| {
+        kill(&mut server)?;
+        sleep(Duration::from_secs(1));
+        server = serve(scratch, cluster, format)?;
+        load.wait_for_all(PATIENCE)
+    })?;
+    tell(format, "the NBD server was killed, away for 1 s", figures);
+    let figures = load.during(|| {
+        sleep(WATCHED);
+        Ok(())
+    })?;
+    tell(format, "all is well again", figures);
+
+    // The program that serves the mount, as if its machine had lost power.
+    kill(&mut mounted)?;
+    run_tool(Command::new("fusermount3").args(["-u", "-z"]).arg(&mnt))?;
+    // Their errors are the kernel's: the mount is gone.
+    drop(load.stop());
+    mounted = mount(scratch, &program, &address, &mnt)?;
+    let blocks = load.verify()?;
+    let took = sequence_read(&mnt.join("sequence"))?;
+    println!("{format}: {took:.0} MB/s read in sequence");
+    blockwright(&["umount", &mnt.display().to_string()])?;
+    mounted.wait().map_err(|e| e.to_string())?;
+    // After the unmount, nothing may wait in the server.
+    kill(&mut server)?;
+    let copy = scratch.path("copy.img");
+    let _absent = fs::remove_file(&copy);
+    cluster.export(format, &copy)?;
+    blockwright(&["check", "-n", &copy.display().to_string()])?;
+    match format {
+        "ext4" => run_tool(Command::new("e2fsck").arg("-fn").arg(&copy)).map(drop)?,
+        _ => fsck_f2fs(&copy)?,
+    }
+    println!(
+        "{format}: all {blocks} blocks of 4 KiB that were synced are there, and nothing is wrong"
+    );
+    Ok(())
+}
+
+/// fsck.f2fs ends well when it finds damage that it was told not to mend.
+fn fsck_f2fs(image: &Path) -> Result<(), String> {
+    let told = run_tool(Command::new("fsck.f2fs").arg("--dry-run").arg(image))?;
+    let bad = |line: &&str| {
+        ["[Fail]", "ASSERT", "[FIX]", "[ERR"]
+            .iter()
+            .any(|word| line.contains(word))
+    };
+    match told.lines().find(bad) {
+        None => Ok(()),
+        Some(line) => Err(format!("fsck.f2fs: {line}")),
+    }
+}
+
+fn tell(format: &str, what: &str, figures: Figures) {
+    println!(
+        "{format}: {what}: {:.0} s, {:.0} fsyncs/s, {:.1} MB/s, longest write with its fsync {:.2} s",
+        figures.seconds,
+        figures.syncs as f64 / figures.seconds,
+        figures.bytes as f64 / 1e6 / figures.seconds,
+        figures.longest.as_secs_f64()
+    );
+}
+
+fn piece(number: u64) -> Vec<u8> {
+    let words = (0..1 << 17).map(|n: u64| (number << 32 | n).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// Writes a file in pieces of 1 MiB, and gives MB/s.
+fn sequence_written(path: &Path) -> Result<f64, String> {
+    let pieces: Vec<Vec<u8>> = (0..SEQUENCE_MEGABYTES).map(piece).collect();
+    let start = Instant::now();
+    let written = File::create(path).and_then(|mut to| {
+        pieces.iter().try_for_each(|p| to.write_all(p))?;
+        to.sync_all()
+    });
+    file(path, written)?;
+    Ok((SEQUENCE_MEGABYTES << 20) as f64 / 1e6 / start.elapsed().as_secs_f64())
+}
+
+/// Reads it again, and compares it.
+fn sequence_read(path: &Path) -> Result<f64, String> {
+    let mut bytes = Vec::new();
+    let start = Instant::now();
+    file(
+        path,
+        File::open(path).and_then(|mut from| from.read_to_end(&mut bytes)),
+    )?;
+    let took = start.elapsed().as_secs_f64();
+    match bytes.chunks(1 << 20).eq((0..SEQUENCE_MEGABYTES).map(piece)) {
+        true => Ok(bytes.len() as f64 / 1e6 / took),
+        false => Err(format!("{}: other contents", path.display())),
+    }
+}
