@@ -5,19 +5,17 @@
 //! that was synced must be there, and our checker and the format's own must find nothing in a copy that `rbd` makes.
 
 mod cluster;
-mod load;
-mod scratch;
 
+use crate::load::Load;
+use crate::scratch::Scratch;
+use crate::served::{PATIENCE, answering, faultless, kill, mount, tell};
 use crate::steps::{file, install, run_tool};
 use crate::target_dir;
 use crate::tools::cargo_path;
 use crate::workspace;
-use cluster::{Cluster, kill};
-use load::{Figures, Load};
-use scratch::Scratch;
+use cluster::Cluster;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode};
 use std::thread::sleep;
@@ -40,8 +38,6 @@ const VOLUME_MEGABYTES: u64 = 1024;
 const SEQUENCE_MEGABYTES: u64 = 128;
 /// How long writers are watched with nothing wrong, and with an OSD away, in seconds.
 const WATCHED: Duration = Duration::from_secs(15);
-/// How long a part of the machine may be away for the writers.
-const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(crate) fn run() -> ExitCode {
     match ceph() {
@@ -86,34 +82,8 @@ fn serve(scratch: &Scratch, cluster: &Cluster, image: &str) -> Result<Child, Str
     command.args(["-t", "-f", "raw", "-e", "8", "--discard=unmap", "-k"]);
     command.arg(&socket).arg(cluster.qemu_name(image));
     let mut server = scratch.start(&mut command, "qemu-nbd.log")?;
-    let start = Instant::now();
-    while UnixStream::connect(&socket).is_err() {
-        if start.elapsed() > PATIENCE || !matches!(server.try_wait(), Ok(None)) {
-            return Err("qemu-nbd does not answer".to_owned());
-        }
-        sleep(Duration::from_millis(20));
-    }
+    answering(&mut server, &socket, "qemu-nbd")?;
     Ok(server)
-}
-
-/// Mounts the export. The server stays in the foreground, so that it can be killed.
-fn mount(scratch: &Scratch, program: &Path, address: &str, mnt: &Path) -> Result<Child, String> {
-    let mut command = Command::new(program);
-    command.args(["mount", "-f", "-q", address]).arg(mnt);
-    let mut server = scratch.start(&mut command, "mount.log")?;
-    let start = Instant::now();
-    while !is_mounted(mnt) {
-        if start.elapsed() > PATIENCE || !matches!(server.try_wait(), Ok(None)) {
-            return Err(format!("{address} is not mounted"));
-        }
-        sleep(Duration::from_millis(20));
-    }
-    Ok(server)
-}
-
-fn is_mounted(mnt: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    mounts.lines().any(|l| l.split(' ').nth(1) == mnt.to_str())
 }
 
 /// The whole life of one volume.
@@ -180,39 +150,11 @@ fn volume(scratch: &Scratch, cluster: &mut Cluster, format: &str) -> Result<(), 
     let copy = scratch.path("copy.img");
     let _absent = fs::remove_file(&copy);
     cluster.export(format, &copy)?;
-    blockwright(&["check", "-n", &copy.display().to_string()])?;
-    match format {
-        "ext4" => run_tool(Command::new("e2fsck").arg("-fn").arg(&copy)).map(drop)?,
-        _ => fsck_f2fs(&copy)?,
-    }
+    faultless(&program, format, &copy)?;
     println!(
         "{format}: all {blocks} blocks of 4 KiB that were synced are there, and nothing is wrong"
     );
     Ok(())
-}
-
-/// fsck.f2fs ends well when it finds damage that it was told not to mend.
-fn fsck_f2fs(image: &Path) -> Result<(), String> {
-    let told = run_tool(Command::new("fsck.f2fs").arg("--dry-run").arg(image))?;
-    let bad = |line: &&str| {
-        ["[Fail]", "ASSERT", "[FIX]", "[ERR"]
-            .iter()
-            .any(|word| line.contains(word))
-    };
-    match told.lines().find(bad) {
-        None => Ok(()),
-        Some(line) => Err(format!("fsck.f2fs: {line}")),
-    }
-}
-
-fn tell(format: &str, what: &str, figures: Figures) {
-    println!(
-        "{format}: {what}: {:.0} s, {:.0} fsyncs/s, {:.1} MB/s, longest write with its fsync {:.2} s",
-        figures.seconds,
-        figures.syncs as f64 / figures.seconds,
-        figures.bytes as f64 / 1e6 / figures.seconds,
-        figures.longest.as_secs_f64()
-    );
 }
 
 fn piece(number: u64) -> Vec<u8> {

@@ -10,8 +10,12 @@ mod fuzz;
 mod guard;
 mod hosts;
 mod licences;
+mod load;
 mod release;
 mod run;
+mod s3;
+mod scratch;
+mod served;
 mod steps;
 mod switch;
 mod test;
@@ -54,6 +58,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   boot             a Debian root and its kernel become a disk by one `disk create`, and an emulated machine boots from it (x86-64, root, network)
   ceph             a Ceph cluster on this machine: ext4 and f2fs on RBD by NBD, with an OSD, the NBD server and the mount killed under load
                    (root, or Debian's packages)
+  s3               the same on nbdkit's S3 plugin, with an S3 server of this machine (moto, installed by pip)
   big              what is too large for every run: directories of a million entries, release build
   web [OUTPUT]     the web page as one file (default: target/web/blockwright.html)
   dist [--verify] [--quick]
@@ -107,6 +112,7 @@ fn main() -> ExitCode {
         Some("fuzz") => fuzz::run(rest),
         Some("boot") => boot::run(),
         Some("ceph") => ceph::run(),
+        Some("s3") => s3::run(),
         Some("damage") => damage::run(rest),
         Some("big") => tools::cargo_with(
             &[

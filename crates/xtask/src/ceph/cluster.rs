@@ -1,6 +1,7 @@
 //! A Ceph cluster of one monitor, one manager and three OSDs (BlueStore in files) on this machine, without authentication, reachable from this machine only.
 
-use super::scratch::Scratch;
+use crate::scratch::Scratch;
+use crate::served::kill;
 use crate::steps::{run_tool, write};
 use serde_json::Value;
 use std::net::TcpListener;
@@ -231,18 +232,6 @@ log file = {dir}client.log
             .trim()
             .to_owned()
     }
-}
-
-/// Kills a server that this command started.
-///
-/// # Errors
-/// The host's.
-pub(super) fn kill(server: &mut Child) -> Result<(), String> {
-    server
-        .kill()
-        .and_then(|()| server.wait())
-        .map(drop)
-        .map_err(|e| format!("cannot kill process {}: {e}", server.id()))
 }
 
 fn uuid() -> Result<String, String> {

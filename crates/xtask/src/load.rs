@@ -40,7 +40,7 @@ struct Promised {
     ring: u64,
 }
 
-pub(super) struct Load {
+pub(crate) struct Load {
     dir: PathBuf,
     counts: Arc<Counts>,
     promised: Arc<Vec<Mutex<Promised>>>,
@@ -49,16 +49,16 @@ pub(super) struct Load {
 
 /// What happened between two moments.
 #[derive(Clone, Copy)]
-pub(super) struct Figures {
-    pub(super) seconds: f64,
-    pub(super) syncs: u64,
-    pub(super) bytes: u64,
-    pub(super) longest: Duration,
+pub(crate) struct Figures {
+    pub(crate) seconds: f64,
+    pub(crate) syncs: u64,
+    pub(crate) bytes: u64,
+    pub(crate) longest: Duration,
 }
 
 impl Load {
     /// Starts the writers in a folder.
-    pub(super) fn start(dir: &Path) -> Self {
+    pub(crate) fn start(dir: &Path) -> Self {
         let counts = Arc::new(Counts::default());
         let none = || Mutex::new(Promised::default());
         let promised = Arc::new((0..WRITERS).map(|_| none()).collect::<Vec<_>>());
@@ -79,7 +79,7 @@ impl Load {
     ///
     /// # Errors
     /// Those of `job`; a writer that ended.
-    pub(super) fn during(
+    pub(crate) fn during(
         &self,
         job: impl FnOnce() -> Result<(), String>,
     ) -> Result<Figures, String> {
@@ -105,7 +105,7 @@ impl Load {
     ///
     /// # Errors
     /// A writer ended, or did not go on within `patience`.
-    pub(super) fn wait_for_all(&self, patience: Duration) -> Result<(), String> {
+    pub(crate) fn wait_for_all(&self, patience: Duration) -> Result<(), String> {
         let turns = || -> Vec<u64> {
             let all = self.promised.iter();
             all.map(|p| p.lock().map_or(0, |p| p.ring)).collect()
@@ -128,7 +128,7 @@ impl Load {
     }
 
     /// Ends the writers, and gives their errors.
-    pub(super) fn stop(&mut self) -> Vec<String> {
+    pub(crate) fn stop(&mut self) -> Vec<String> {
         self.counts.stop.store(true, Relaxed);
         let ended = self.writers.drain(..).map(JoinHandle::join);
         ended
@@ -143,7 +143,7 @@ impl Load {
     ///
     /// # Errors
     /// The first block that is not there, or is too old.
-    pub(super) fn verify(&self) -> Result<u64, String> {
+    pub(crate) fn verify(&self) -> Result<u64, String> {
         let mut blocks = 0;
         for (writer, promised) in (0..).zip(self.promised.iter()) {
             let promised = promised.lock().map_err(|e| e.to_string())?;

@@ -19,7 +19,7 @@ until rm -rf --one-file-system "$1" 2>/dev/null || [ $tries -ge 50 ]; do tries=$
 "#;
 
 /// See the module's head.
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     dir: PathBuf,
     leader: Child,
     cleaner: Child,
@@ -30,7 +30,7 @@ impl Scratch {
     ///
     /// # Errors
     /// The host's.
-    pub(super) fn new(name: &str) -> Result<Self, String> {
+    pub(crate) fn new(name: &str) -> Result<Self, String> {
         let dir = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         let spawn = |command: &mut Command| {
             let spawned = command.process_group(0).stdout(Stdio::null()).spawn();
@@ -50,7 +50,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
@@ -58,7 +58,7 @@ impl Scratch {
     ///
     /// # Errors
     /// It cannot be started.
-    pub(super) fn start(&self, command: &mut Command, log: &str) -> Result<Child, String> {
+    pub(crate) fn start(&self, command: &mut Command, log: &str) -> Result<Child, String> {
         let log = self.path(log);
         let out = file(
             &log,
@@ -71,7 +71,7 @@ impl Scratch {
     }
 
     /// The last lines of all logs, for a failure.
-    pub(super) fn logs(&self) -> String {
+    pub(crate) fn logs(&self) -> String {
         let mut all = String::new();
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let path = entry.path();
