@@ -6,9 +6,9 @@ use blockwright_chunks::*;
 use blockwright_device::{
     DevOffset, DeviceErrorKind, DeviceExt, HostDevice, MemoryDevice, OpenMode, SharedDevice,
 };
-use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -472,7 +472,14 @@ fn what_stays_wrong_is_told_at_once() {
         address.ca = ca.map(|ca| scratch.path(ca));
         opened(&address).map_err(|e| e.to_string())
     };
-    let secure = || Web::start_tls(scratch.0.path(), Behaviour::Good, Arc::clone(&config));
+    let secure = || {
+        let config = Arc::clone(&config);
+        let secure = move |stream| -> Box<dyn web::Stream> {
+            let end = ServerConnection::new(Arc::clone(&config)).expect("a configuration");
+            Box::new(StreamOwned::new(end, stream))
+        };
+        Web::start_tls(scratch.0.path(), Behaviour::Good, Arc::new(secure))
+    };
     let web = secure();
     let url = web.url("index.caibx");
     check_device(&told(url.clone(), Some("ca.pem")).unwrap(), &bytes, 72);

@@ -1,7 +1,6 @@
 //! A small web server with manners, for tests: good ones and bad ones.
 #![allow(dead_code)]
 
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -35,6 +34,14 @@ pub enum Behaviour {
     NoHttp,
 }
 
+/// What a server reads requests from, and writes answers to.
+pub trait Stream: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Stream for T {}
+
+/// Makes a connection secure.
+pub type Secure = Arc<dyn Fn(TcpStream) -> Box<dyn Stream> + Send + Sync>;
+
 struct Serving {
     folder: PathBuf,
     manner: Behaviour,
@@ -60,11 +67,11 @@ impl Web {
     }
 
     /// Serves over TLS.
-    pub fn start_tls(folder: &Path, manner: Behaviour, tls: Arc<ServerConfig>) -> Self {
-        Self::start_with(folder, manner, Some(tls))
+    pub fn start_tls(folder: &Path, manner: Behaviour, secure: Secure) -> Self {
+        Self::start_with(folder, manner, Some(secure))
     }
 
-    fn start_with(folder: &Path, manner: Behaviour, tls: Option<Arc<ServerConfig>>) -> Self {
+    fn start_with(folder: &Path, manner: Behaviour, tls: Option<Secure>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().unwrap().port();
         let failures = Arc::new(AtomicUsize::new(0));
@@ -88,10 +95,7 @@ impl Web {
                 let (theirs, tls) = (Arc::clone(&theirs), tls.clone());
                 thread::spawn(move || match tls {
                     None => theirs.serve(stream),
-                    Some(tls) => {
-                        let end = ServerConnection::new(tls).expect("a configuration");
-                        theirs.serve(StreamOwned::new(end, stream));
-                    }
+                    Some(tls) => theirs.serve(tls(stream)),
                 });
             }
         });
