@@ -361,6 +361,7 @@ fn copies_until_full(format: Format, blocks: Blocks) {
     source.sync_all().expect("durable");
     let ends = AtomicBool::new(false);
     let round = |round: usize| {
+        let mut ends_at = String::new();
         for n in 0.. {
             let what = format!("{format:?}, {blocks:?}, round {round}, copy {n}");
             let target = create(&format!("copy-{n}"));
@@ -376,14 +377,25 @@ fn copies_until_full(format: Format, blocks: Blocks) {
             assert_eq!(read, back.len(), "{what}");
             assert!(back == bytes[..read], "{what}");
             if copied < bytes.len() as u64 {
+                ends_at = format!("copy {n} ended at {copied}");
                 break;
             }
         }
         let mut removed = 0;
-        while v.remove_file(format!("copy-{removed}")).is_ok() {
-            removed += 1;
+        loop {
+            match v.remove_file(format!("copy-{removed}")) {
+                Ok(()) => removed += 1,
+                Err(e) if e.kind() == ErrorKind::NotFound => break,
+                Err(e) => {
+                    panic!("{format:?}, {blocks:?}, round {round}, removing copy {removed}: {e}")
+                }
+            }
         }
-        assert!(removed > 1, "round {round}");
+        let room = v.statfs().expect("known");
+        assert!(
+            removed > 1,
+            "{format:?}, {blocks:?}, round {round}: {ends_at}, {room:?}"
+        );
     };
     std::thread::scope(|scope| {
         // Room comes and goes.

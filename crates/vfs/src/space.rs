@@ -164,7 +164,15 @@ impl Core {
         self.flush_and_drop(inode, &owner, flush)?;
         // No other thread sets times meanwhile: the inode is locked.
         let (mtime, ctime) = times.of_change(inode);
-        self.engine.fallocate(inode, range, mode, mtime)?;
+        // The others must not be done twice.
+        let repeats = !matches!(mode, FallocMode::CollapseRange | FallocMode::InsertRange);
+        match self.engine.fallocate(inode, range.clone(), mode, mtime) {
+            // Files removed a moment ago may have had the blocks.
+            Err(e) if e.kind() == ErrorKind::NoSpace && repeats && self.wait_for_removed() => {
+                self.engine.fallocate(inode, range, mode, mtime)?;
+            }
+            other => other?,
+        }
         inode.update_attr(|a| {
             a.size = new_size;
             a.mtime = mtime;

@@ -157,6 +157,8 @@ pub(crate) struct InodeCache<H: Home> {
     count: AtomicUsize,
     /// The shard that gives up inodes next.
     hand: AtomicUsize,
+    /// Threads that evict a nameless inode.
+    evicting: AtomicUsize,
     /// Idle inodes that were evicted.
     pub(crate) evicted: AtomicU64,
 }
@@ -173,6 +175,7 @@ impl<H: Home> InodeCache<H> {
             idle_max_per_shard: AtomicUsize::new(idle_max.div_ceil(SHARDS)),
             count: AtomicUsize::new(0),
             hand: AtomicUsize::new(0),
+            evicting: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
         }
     }
@@ -311,9 +314,11 @@ impl<H: Home> InodeCache<H> {
         }
         if nameless {
             shard.slots.insert(ino, Slot::Busy);
+            self.evicting.fetch_add(1, Ordering::SeqCst);
             drop(shard);
             home.evict(inode);
             self.remove(ino);
+            self.evicting.fetch_sub(1, Ordering::SeqCst);
             return;
         }
         shard.mark_idle(ino);
@@ -353,6 +358,11 @@ impl<H: Home> InodeCache<H> {
             dropped += 1;
         }
         dropped
+    }
+
+    /// Whether a thread evicts a nameless inode, whose blocks become free by that.
+    pub(crate) fn is_evicting(&self) -> bool {
+        self.evicting.load(Ordering::SeqCst) > 0
     }
 
     /// Puts an inode back that was about to be evicted.

@@ -123,9 +123,10 @@ impl Core {
                     let e = Error::corrupt("allocate", "the target does not start where asked");
                     return (targets, at, Some(e));
                 }
-                // Blocks freed a moment ago may be held back until the next commit.
+                // Files removed a moment ago may still have blocks, and freed blocks may be held back until the next commit.
                 Err(e) if e.kind() == ErrorKind::NoSpace && !retried => {
                     retried = true;
+                    self.wait_for_removed();
                     if self.engine.sync_volume().is_err() {
                         return (targets, at, Some(e));
                     }

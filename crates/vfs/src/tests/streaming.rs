@@ -1,13 +1,14 @@
 //! Order and size of writeback.
 
 use super::{Fixture, quiet};
-use crate::engine::SyncScope;
+use crate::engine::{FallocMode, SyncScope};
 use crate::inode::holds::WritebackOwner;
+use crate::inode::times::TimesKeeper;
 use crate::testing::MemOptions;
 use crate::types::Ino;
 use crate::writeback::Stream;
 use crate::writeback::flusher::Round;
-use crate::{MountOptions, OpenFlags, ReadOp, SyncMode};
+use crate::{Handle, MountOptions, OpenFlags, ReadOp, SyncMode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -251,7 +252,7 @@ fn a_round_for_room_ends_when_there_is_enough_and_the_next_goes_on_there() {
         let (mut stream, mut pins) = (Stream::new(core), Vec::new());
         let wrote = core.flush_round(&mut stream, &mut pins, &mut cursor, why);
         stream.drain();
-        core.forget_clean(&pins);
+        core.let_go(&mut pins);
         wrote
     };
     let is_dirty = |which: usize| files[which].pages.lock().has_dirty();
@@ -317,4 +318,49 @@ fn a_steady_writer_keeps_nobody_from_syncing() {
     }
     stop.store(true, Ordering::Relaxed);
     assert!(writing.join().unwrap() > 0);
+}
+
+/// The flusher keeps a file in memory until what it wrote has landed. When the file is removed meanwhile, its blocks come free later than the
+/// removal returns, and a write that needs them waits.
+#[test]
+fn a_write_finds_the_room_of_files_that_were_removed_before() {
+    const BYTES: usize = 10 << 20;
+    type Write = fn(&Arc<Handle>) -> crate::Result<usize>;
+    let ways: [(&str, Write); 3] = [
+        ("cached", |h| h.write_at(&vec![2; BYTES], 0)),
+        ("direct", |h| h.past_cache().write_at(&vec![2; BYTES], 0)),
+        ("allocated", |h| {
+            let mode = FallocMode::Allocate { keep_size: false };
+            h.allocate(0..BYTES as u64, mode, TimesKeeper::Vfs)?;
+            Ok(BYTES)
+        }),
+    ];
+    for (what, write) in ways {
+        let f = Fixture::new(16 << 20, MemOptions::default(), quiet());
+        let core = &f.vfs.core;
+        core.stop_flusher();
+        core.flusher.state.lock().stop = false;
+        let removed = f.file("removed");
+        f.open(&removed).write_at(&vec![1; BYTES], 0).unwrap();
+        core.budget.set_limits(&MountOptions {
+            dirty_bytes_background: 1 << 20,
+            ..quiet()
+        });
+        let mut pins = Vec::new();
+        let mut stream = Stream::new(core);
+        core.flush_round(&mut stream, &mut pins, &mut Ino(0), Round::ForRoom);
+        stream.drain();
+        assert!(!pins.is_empty(), "{what}");
+        f.vfs.unlink(&f.cred, &f.root, b"removed").unwrap();
+        drop(removed);
+        let next = f.open(&f.file("next"));
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write(&next));
+            while !core.flusher.let_go.load(Ordering::SeqCst) && !writer.is_finished() {
+                std::thread::yield_now();
+            }
+            core.let_go(&mut pins);
+            assert_eq!(writer.join().unwrap().unwrap(), BYTES, "{what}");
+        });
+    }
 }

@@ -235,6 +235,7 @@ impl Core {
             // that of a new file by now, whose pages would not be written then.
             return false;
         };
+        self.flusher.held.lock().push(Arc::clone(&inode));
         let over = match round {
             Round::ForRoom => self.budget.over_low(),
             Round::ForAge => self.budget.over_background(),
@@ -276,16 +277,26 @@ impl Core {
             inode.pages.record_error(e);
         }
         pins.push(inode);
-        if pins.len() >= LOOK_AT_ONCE {
+        if pins.len() >= LOOK_AT_ONCE || self.flusher.let_go.load(Ordering::SeqCst) {
             stream.drain();
-            self.forget_clean(pins);
-            pins.clear();
+            self.let_go(pins);
         }
         wrote
     }
 
+    /// Takes those that are clean off the list of dirty inodes, and lets all of them leave memory.
+    pub(crate) fn let_go(&self, pins: &mut Vec<InodeRef>) {
+        self.flusher.let_go.store(false, Ordering::SeqCst);
+        self.forget_clean(pins);
+        // The last reference to a removed file frees its blocks here.
+        pins.clear();
+        let held = std::mem::take(&mut *self.flusher.held.lock());
+        drop(held);
+        self.progress();
+    }
+
     /// Takes those off the list of dirty inodes that are clean.
-    pub(crate) fn forget_clean(&self, inodes: &[InodeRef]) {
+    pub(super) fn forget_clean(&self, inodes: &[InodeRef]) {
         let mut dirty = self.dirty.lock();
         for inode in inodes {
             // A writer that dirties it after this look inserts it again.
@@ -345,8 +356,7 @@ impl Core {
                     self.make_room_for_reserved();
                 }
             }
-            self.forget_clean(&pins);
-            self.progress();
+            self.let_go(&mut pins);
         }
         self.flusher.running.store(false, Ordering::SeqCst);
         self.progress();

@@ -5,7 +5,9 @@
 //! # Locks
 //! Leaves. `thread` is held while the flusher's thread is started, which takes no lock of the volume.
 
+use crate::inode::Inode;
 use crate::locks::{Condvar, Mutex, Rank};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,11 +20,15 @@ pub(crate) struct Flusher {
     pub(crate) state: Mutex<FlusherState>,
     pub(super) wake: Condvar,
     progressed: Condvar,
-    /// Goes up whenever pages were written.
+    /// Goes up whenever pages were written, or a removed file has left memory.
     pub(super) cleaned: AtomicU64,
     /// Writers that wait for that.
     pub(super) waiters: AtomicU64,
     pub(super) running: AtomicBool,
+    /// The inodes that it keeps in memory until what it wrote of them has landed.
+    pub(super) held: Mutex<Vec<Arc<Inode>>>,
+    /// A thread waits for these inodes to leave memory.
+    pub(crate) let_go: AtomicBool,
     /// The flusher runs, or must never run again.
     pub(super) started: AtomicBool,
     pub(super) thread: parking_lot::Mutex<Option<JoinHandle<()>>>,
@@ -49,12 +55,14 @@ impl Flusher {
             cleaned: AtomicU64::new(0),
             waiters: AtomicU64::new(0),
             running: AtomicBool::new(false),
+            held: Mutex::new(Rank::Leaf, Vec::new()),
+            let_go: AtomicBool::new(false),
             started: AtomicBool::new(false),
             thread: parking_lot::Mutex::new(None),
         }
     }
 
-    /// Says that pages were written, to writers that wait for it.
+    /// Says that pages were written or dropped, to writers that wait for it.
     pub(super) fn progress(&self) {
         self.cleaned.fetch_add(1, Ordering::SeqCst);
         if self.waiters.load(Ordering::SeqCst) > 0 {

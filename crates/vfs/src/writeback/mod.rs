@@ -26,6 +26,7 @@ mod batch;
 pub(crate) mod flusher;
 pub(crate) mod flusher_state;
 mod legacy;
+mod removed;
 
 use crate::cache::page_cache::DirtyRun;
 use crate::core::Core;
