@@ -56,7 +56,9 @@ impl Terminal {
 
     /// `shell` with these arguments on the image, after its first prompt.
     fn shell(image: &Path, options: &str, home: &Path, set: &[(&str, &str)]) -> Self {
-        let mut terminal = Self::new(&shell(image, options), home, set);
+        // In place of the shell of script(1): Debian's sh would wait, and end as interrupted when a Ctrl-C came meanwhile.
+        let command = format!("exec {}", shell(image, options));
+        let mut terminal = Self::new(&command, home, set);
         terminal.expect(&format!(":/{}", prompt(options)));
         terminal
     }
@@ -118,11 +120,9 @@ impl Drop for Terminal {
     }
 }
 
-/// The command line that starts it in place of the shell of script(1): Debian's sh would wait for it, and end as interrupted when a Ctrl-C came
-/// meanwhile.
 fn shell(image: &Path, options: &str) -> String {
     let program = env!("CARGO_BIN_EXE_blockwright");
-    format!("exec '{program}' shell {options} '{}'", image.display())
+    format!("'{program}' shell {options} '{}'", image.display())
 }
 
 fn prompt(options: &str) -> &'static str {
