@@ -1,5 +1,6 @@
 #!/bin/sh
-# setup.sh [dist]: installs what the tests, the demo and the benchmarks use beside the Rust toolchain; with `dist`, what `cargo xtask dist` needs.
+# setup.sh [build|dist]: installs what the tests, the demo and the benchmarks use beside the Rust toolchain; with `build`, what compiling needs of it; with
+# `dist`, what `cargo xtask dist` needs.
 # On Debian and its children as root; otherwise names what is missing. Quick when all is there.
 set -eu
 
@@ -11,6 +12,10 @@ img2simg:android-sdk-libsparse-utils fsck.fat:dosfstools mtype:mtools mkswap:uti
 node:nodejs chromium:chromium chromedriver:chromium-driver matchpathcon:selinux-utils semodule:selinux-policy-default fsverity:fsverity
 lintian:lintian dpkg-shlibdeps:dpkg-dev objcopy:binutils"
 targets=wasm32-wasip1
+if [ "${1:-}" = build ]; then
+    need="git:git cc:gcc c++:g++ pkg-config:pkg-config"
+    targets=""
+fi
 if [ "${1:-}" = dist ]; then
     need="cc:gcc musl-gcc:musl-tools objcopy:binutils dpkg-deb:dpkg xz:xz-utils git:git lintian:lintian"
     targets=$(uname -m)-unknown-linux-musl
@@ -27,7 +32,7 @@ for pair in $need; do
 done
 
 # Debian has venv in a package of its own. A Python that comes from elsewhere brings it along.
-if [ "${1:-}" != dist ] && ! python3 -c 'import venv, ensurepip' >/dev/null 2>&1; then
+if [ -z "${1:-}" ] && ! python3 -c 'import venv, ensurepip' >/dev/null 2>&1; then
     missing="$missing python3-venv"
 fi
 

@@ -85,13 +85,28 @@ fn runner() -> Option<String> {
     ))
 }
 
+/// Runs scripts/setup.sh. It says itself what it could not install, and tests say what they miss.
+fn set_up() {
+    let script = workspace().join("scripts/setup.sh");
+    match Command::new("sh").arg(script).status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => eprintln!("xtask test: scripts/setup.sh: {status}"),
+        Err(e) => eprintln!("xtask test: cannot run scripts/setup.sh: {e}"),
+    }
+}
+
 /// Runs `fuzz`, and then `cargo test` over the workspace (or what `args` select). The count at the end includes what was
 /// fuzzed, a target as a test. Before it the failures are repeated: the last lines are all that some readers of a log see.
 pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
-    // Side by side: much of the instrumented build is one crate after another, and leaves a processor idle.
+    // Side by side: much of the instrumented build is one crate after another, and packages are waited for.
     let (fuzzed, suites) = thread::scope(|scope| {
         let suites = scope.spawn(install_suites);
-        (fuzz(), suites.join())
+        let tools = args.is_empty().then(|| scope.spawn(set_up));
+        let fuzzed = fuzz();
+        if tools.is_some_and(|tools| tools.join().is_err()) {
+            eprintln!("xtask test: running scripts/setup.sh panicked");
+        }
+        (fuzzed, suites.join())
     });
     let suites = suites.unwrap_or_else(|_| Err("installing the suites panicked".to_owned()));
     if let Err(e) = suites {
