@@ -7,6 +7,7 @@ use blockwright_device::OpenMode;
 use blockwright_map as map;
 use blockwright_oracles as oracles;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -167,4 +168,47 @@ fn maps_are_zoomed_in_a_browser() {
     }
     let pictures = ["map-whole", "map-block", "map-issue", "map-age"];
     drive("map.mjs", dir.path(), &pictures);
+}
+
+#[test]
+fn a_chromedriver_that_does_not_start_is_an_error() {
+    if !oracles::have(&["node", "timeout"]) {
+        return;
+    }
+    let tool = |name: &str| oracles::find(name).expect("found");
+    let dir = tempfile::tempdir().expect("a folder");
+    let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/driver.mjs");
+    // A server keeps node running, as in `drive.mjs`.
+    let script = "import { createServer } from 'node:http';
+        createServer().listen(0, '127.0.0.1');
+        const { browser } = await import(process.argv[1]);
+        await browser('', '', Number(process.argv[2]));";
+    for (program, limit, says) in [
+        (None, "30000", "chromedriver does not start"),
+        (Some("exit 3"), "30000", "chromedriver ended (3)"),
+        (
+            Some("exec /bin/sleep 600"),
+            "100",
+            "chromedriver has no port",
+        ),
+    ] {
+        if let Some(program) = program {
+            let path = dir.path().join("chromedriver");
+            std::fs::write(&path, format!("#!/bin/sh\n{program}\n")).expect("written");
+            let mode = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(&path, mode).expect("executable");
+        }
+        let out = Command::new(tool("timeout"))
+            .args(["-k", "5", "60"])
+            .arg(tool("node"))
+            .args(["--input-type=module", "-e", script])
+            .arg(&driver)
+            .arg(limit)
+            .env("PATH", dir.path())
+            .output()
+            .expect("it runs");
+        let told = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{told}");
+        assert!(told.contains(says), "{told}");
+    }
 }

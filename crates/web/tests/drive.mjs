@@ -41,11 +41,13 @@ assert.equal(memoryMax(gunzipSync(Buffer.from(packed, "base64"))), 16384);
 // A server outside the page, which no request may reach.
 let reached = 0;
 const outside = createServer((_, answer) => { reached++; answer.writeHead(200, { "Access-Control-Allow-Origin": "*" }).end("reached"); });
-await new Promise((resolve) => outside.listen(0, "127.0.0.1", resolve));
-const address = `http://127.0.0.1:${outside.address().port}/`;
 
 const { call, run, until, evaluated, click, shot, end } = await browser(folder, saved);
 try {
+  // Not before the browser is there: while it listens, node does not end.
+  await new Promise((resolve) => outside.listen(0, "127.0.0.1", resolve));
+  const address = `http://127.0.0.1:${outside.address().port}/`;
+
   // The driver reaches the page's worker, to break the module in it, and counts the parts of a stream that were sent and not yet written.
   await call("POST", "/goog/cdp/execute", { cmd: "Page.addScriptToEvaluateOnNewDocument", params: { source: `delete window.showSaveFilePicker; window.workers = []; window.parts = { sent: 0, written: 0, pendingMax: 0 };
     window.Worker = class extends Worker { constructor(...a) {

@@ -2,10 +2,30 @@
 import { spawn } from "node:child_process";
 import { writeFileSync } from "node:fs";
 
-// Starts one. `saved`: where downloads go. `folder`: where pictures of the page go.
-export async function browser(folder, saved) {
+// The port that chromedriver prints. Fails when it cannot be started, ends, or prints none for `limit` ms.
+const portOf = async (driver, limit) => {
+  let text = "", timer;
+  const port = new Promise((resolve, reject) => {
+    const fail = (why) => reject(new Error(`chromedriver ${why}: ${text}`));
+    timer = setTimeout(() => fail("has no port"), limit);
+    driver.on("error", (e) => fail(`does not start (${e.message})`));
+    driver.on("exit", (code, signal) => fail(`ended (${code ?? signal})`));
+    driver.stdout.on("data", (d) => { text += d; const m = /on port (\d+)\./.exec(text); if (m) resolve(m[1]); });
+  });
+  try {
+    return await port;
+  } catch (e) {
+    driver.kill("SIGKILL");
+    throw e;
+  } finally {
+    clearTimeout(timer);
+  }
+};
+
+// Starts one. `saved`: where downloads go. `folder`: where pictures of the page go. `limit`: for chromedriver's start, in ms.
+export async function browser(folder, saved, limit = 30_000) {
   const driver = spawn("chromedriver", ["--port=0"], { stdio: ["ignore", "pipe", "inherit"] });
-  const port = await new Promise((resolve) => { let text = ""; driver.stdout.on("data", (d) => { text += d; const m = /on port (\d+)\./.exec(text); if (m) resolve(m[1]); }); });
+  const port = await portOf(driver, limit);
   let session = "";
   const call = async (method, path, body) => {
     const r = await fetch(`http://127.0.0.1:${port}/session${session}${path}`, { method, body: body && JSON.stringify(body) });
