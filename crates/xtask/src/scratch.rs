@@ -4,7 +4,8 @@
 //! drops the [`Scratch`] or ends. Then it unmounts, kills the group, and removes the folder. Ctrl-C reaches neither group.
 
 use crate::steps::file;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -26,28 +27,38 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a folder under the host's temporary one. Its path is short, because paths of sockets are.
+    /// Makes a folder under the host's temporary one, with a name of its own, for this user alone. Its path is short, because paths of sockets are.
     ///
     /// # Errors
     /// The host's.
     pub(crate) fn new(name: &str) -> Result<Self, String> {
-        let dir = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        // The cleaner removes whatever is at this path, so the folder is made first, and exclusively.
+        let made = tempfile::Builder::new()
+            .prefix(&format!("{name}-"))
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir();
+        let dir = file(&std::env::temp_dir(), made)?;
         let spawn = |command: &mut Command| {
             let spawned = command.process_group(0).stdout(Stdio::null()).spawn();
             file(Path::new(command.get_program()), spawned)
         };
-        let leader = spawn(Command::new("sleep").arg("infinity").stdin(Stdio::null()))?;
+        let mut leader = spawn(Command::new("sleep").arg("infinity").stdin(Stdio::null()))?;
         let mut cleaner = Command::new("sh");
-        cleaner.args(["-c", CLEANER, "cleaner"]).arg(&dir);
+        cleaner.args(["-c", CLEANER, "cleaner"]).arg(dir.path());
         cleaner.arg(leader.id().to_string()).stdin(Stdio::piped());
-        let cleaner = spawn(&mut cleaner)?;
-        let scratch = Scratch {
-            dir,
-            leader,
-            cleaner,
-        };
-        file(&scratch.dir, fs::create_dir(&scratch.dir))?;
-        Ok(scratch)
+        match spawn(&mut cleaner) {
+            Ok(cleaner) => Ok(Scratch {
+                dir: dir.keep(),
+                leader,
+                cleaner,
+            }),
+            Err(e) => {
+                // Nothing is left to do when they fail.
+                let _killed = leader.kill();
+                let _ended = leader.wait();
+                Err(e)
+            }
+        }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -99,6 +110,14 @@ impl Drop for Scratch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_leaves_the_folder_of_another() {
+        let mine = Scratch::new("blockwright-scratch").unwrap();
+        drop(Scratch::new("blockwright-scratch").unwrap());
+        let mode = fs::metadata(mine.path("")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
 
     #[test]
     fn servers_and_the_folder_go_away_with_it() {
