@@ -4,6 +4,8 @@
 //! 4 KiB holds its writer, its file and a number, and bytes that follow from them. The old block shows whether a write came back after a newer one.
 
 use crate::steps::file;
+use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -18,9 +20,9 @@ const BLOCK: usize = 4096;
 /// Blocks that a writer appends in one turn.
 const APPENDED: u64 = 16;
 /// Turns until a writer begins another file.
-const FILE_TURNS: u64 = 64;
-/// Files that a writer keeps. It removes older ones.
-const FILES: u64 = 12;
+const FILE_TURNS: u64 = if cfg!(test) { 8 } else { 64 };
+/// Files that a writer keeps. It removes older ones, but for those from around a fault.
+const FILES: u64 = if cfg!(test) { 2 } else { 12 };
 /// Blocks of the file that is written over.
 const RING: u64 = 64;
 
@@ -34,10 +36,12 @@ struct Counts {
 }
 
 /// What a writer was promised: turns that were synced, of appended files and of the ring. A turn that runs may be there or not.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Promised {
     appended: u64,
     ring: u64,
+    /// Files from around faults, by number. They stay.
+    kept: BTreeSet<u64>,
 }
 
 pub(crate) struct Load {
@@ -54,6 +58,24 @@ pub(crate) struct Figures {
     pub(crate) syncs: u64,
     pub(crate) bytes: u64,
     pub(crate) longest: Duration,
+}
+
+/// How much of what was promised was compared.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Verified {
+    blocks: u64,
+    /// Appended blocks in files that their writers had removed.
+    removed: u64,
+}
+
+impl fmt::Display for Verified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "all {} blocks of 4 KiB that were synced and not removed are there ({} were removed)",
+            self.blocks, self.removed
+        )
+    }
 }
 
 impl Load {
@@ -101,6 +123,23 @@ impl Load {
         })
     }
 
+    /// As [`Self::during`], for a job that begins with a fault. Of each writer, the file of this moment, the one before and the one after stay until
+    /// the end, so that [`Self::verify`] compares what was synced around the fault.
+    ///
+    /// # Errors
+    /// As [`Self::during`].
+    pub(crate) fn during_fault(
+        &self,
+        job: impl FnOnce() -> Result<(), String>,
+    ) -> Result<Figures, String> {
+        for promised in self.promised.iter() {
+            let mut promised = promised.lock().map_err(|e| e.to_string())?;
+            let number = promised.appended / FILE_TURNS;
+            promised.kept.extend(number.saturating_sub(1)..=number + 1);
+        }
+        self.during(job)
+    }
+
     /// Waits until every writer went on: what it waited for is over.
     ///
     /// # Errors
@@ -139,17 +178,21 @@ impl Load {
             .collect()
     }
 
-    /// Compares what is there with what was promised. Gives the number of blocks that were.
+    /// Compares what is there with what was promised.
     ///
     /// # Errors
     /// The first block that is not there, or is too old.
-    pub(crate) fn verify(&self) -> Result<u64, String> {
-        let mut blocks = 0;
+    pub(crate) fn verify(&self) -> Result<Verified, String> {
+        let (mut blocks, mut removed) = (0, 0);
         for (writer, promised) in (0..).zip(self.promised.iter()) {
             let promised = promised.lock().map_err(|e| e.to_string())?;
             let last = promised.appended / FILE_TURNS;
-            for number in (last + 1).saturating_sub(FILES)..=last {
+            for number in 0..=last {
                 let turns = (promised.appended - number * FILE_TURNS).min(FILE_TURNS);
+                if number + FILES <= last && !promised.kept.contains(&number) {
+                    removed += turns * APPENDED;
+                    continue;
+                }
                 if turns == 0 {
                     continue;
                 }
@@ -182,7 +225,7 @@ impl Load {
                 blocks += 1;
             }
         }
-        Ok(blocks)
+        Ok(Verified { blocks, removed })
     }
 }
 
@@ -252,8 +295,11 @@ fn write(
             promise(&|p| p.ring += 1)?;
         }
         if let Some(old) = (number + 1).checked_sub(FILES) {
-            let old = appended(dir, writer, old);
-            file(&old, fs::remove_file(&old))?;
+            let kept = promised.lock().map(|p| p.kept.contains(&old));
+            if !kept.map_err(|e| e.to_string())? {
+                let old = appended(dir, writer, old);
+                file(&old, fs::remove_file(&old))?;
+            }
         }
     }
     Ok(())
@@ -268,15 +314,26 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("blockwright-load-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         let mut load = Load::start(&dir);
+        load.during_fault(|| Ok(())).unwrap();
         while load.promised.iter().any(|p| p.lock().unwrap().ring <= RING) {
             load.wait_for_all(Duration::from_secs(60)).unwrap();
         }
         assert_eq!(load.stop(), Vec::<String>::new());
-        assert!(load.verify().unwrap() > WRITERS * RING * APPENDED);
-        let (file, over) = (appended(&dir, 1, 0), ring(&dir, 2));
+        let promised: u64 = load
+            .promised
+            .iter()
+            .map(|p| p.lock().unwrap().appended)
+            .sum();
+        let found = load.verify().unwrap();
+        let all = promised * APPENDED + WRITERS * RING;
+        assert_eq!(found.blocks + found.removed, all);
+        assert!(found.removed > 0);
+        // The first file that was kept for the fault. Later ones were removed.
+        let number = *load.promised[1].lock().unwrap().kept.first().unwrap();
+        let (file, over) = (appended(&dir, 1, number), ring(&dir, 2));
         let cases = [
             (&file, 3, vec![0; BLOCK], "block 3 is lost"),
-            (&file, 3, block(1, 0, 3), ""),
+            (&file, 3, block(1, number, 3), ""),
             // The turn before the one that was promised.
             (&over, 0, block(2, u64::MAX, 0), "does not have turn"),
         ];
