@@ -212,12 +212,12 @@ fn build() -> Option<PathBuf> {
     fs::create_dir_all(wrapper.parent()?).ok()?;
     fs::copy(this, &wrapper).ok()?;
     let built = Command::new(cargo_path())
+        // Of the whole workspace: so third-party crates have the features that they have in other builds, and are not built twice.
         .args([
             "build",
-            "--package",
-            "blockwright-fuzz",
+            "--workspace",
             "--features",
-            "libfuzzer",
+            "blockwright-fuzz/libfuzzer",
             "--bin",
             "blockwright-fuzz",
         ])
