@@ -235,7 +235,7 @@ impl Core {
             // that of a new file by now, whose pages would not be written then.
             return false;
         };
-        self.flusher.held.lock().push(Arc::clone(&inode));
+        self.flusher.hold(&inode);
         let over = match round {
             Round::ForRoom => self.budget.over_low(),
             Round::ForAge => self.budget.over_background(),
@@ -288,10 +288,10 @@ impl Core {
     pub(crate) fn let_go(&self, pins: &mut Vec<InodeRef>) {
         self.flusher.let_go.store(false, Ordering::SeqCst);
         self.forget_clean(pins);
+        let inos: Vec<Ino> = pins.iter().map(|inode| inode.ino()).collect();
         // The last reference to a removed file frees its blocks here.
         pins.clear();
-        let held = std::mem::take(&mut *self.flusher.held.lock());
-        drop(held);
+        self.flusher.release(inos);
         self.progress();
     }
 

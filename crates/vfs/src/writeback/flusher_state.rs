@@ -7,6 +7,8 @@
 
 use crate::inode::Inode;
 use crate::locks::{Condvar, Mutex, Rank};
+use crate::types::Ino;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -25,8 +27,8 @@ pub(crate) struct Flusher {
     /// Writers that wait for that.
     pub(super) waiters: AtomicU64,
     pub(super) running: AtomicBool,
-    /// The inodes that it keeps in memory until what it wrote of them has landed.
-    pub(super) held: Mutex<Vec<Arc<Inode>>>,
+    /// The inodes that writeback keeps in memory until what it wrote of them has landed, and by how many threads.
+    held: Mutex<BTreeMap<Ino, (Arc<Inode>, usize)>>,
     /// A thread waits for these inodes to leave memory.
     pub(crate) let_go: AtomicBool,
     /// The flusher runs, or must never run again.
@@ -55,11 +57,41 @@ impl Flusher {
             cleaned: AtomicU64::new(0),
             waiters: AtomicU64::new(0),
             running: AtomicBool::new(false),
-            held: Mutex::new(Rank::Leaf, Vec::new()),
+            held: Mutex::new(Rank::Leaf, BTreeMap::new()),
             let_go: AtomicBool::new(false),
             started: AtomicBool::new(false),
             thread: parking_lot::Mutex::new(None),
         }
+    }
+
+    /// Notes that writeback keeps this inode in memory.
+    pub(super) fn hold(&self, inode: &Arc<Inode>) {
+        let mut held = self.held.lock();
+        held.entry(inode.ino()).or_insert((Arc::clone(inode), 0)).1 += 1;
+    }
+
+    /// Takes a note back, after the inode may have left memory.
+    pub(super) fn release(&self, inodes: impl IntoIterator<Item = Ino>) {
+        let mut gone = Vec::new();
+        let mut held = self.held.lock();
+        for ino in inodes {
+            if let Some((_, threads)) = held.get_mut(&ino) {
+                *threads -= 1;
+                if *threads == 0 {
+                    gone.extend(held.remove(&ino));
+                }
+            }
+        }
+        drop(held);
+    }
+
+    /// Whether writeback keeps a removed file in memory.
+    pub(super) fn holds_removed(&self) -> bool {
+        let held: Vec<_> = {
+            let held = self.held.lock();
+            held.values().map(|(inode, _)| Arc::clone(inode)).collect()
+        };
+        held.iter().any(|inode| inode.attr().nlink == 0)
     }
 
     /// Says that pages were written or dropped, to writers that wait for it.

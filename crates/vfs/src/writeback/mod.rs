@@ -661,6 +661,7 @@ impl Core {
                     let Some(inode) = self.find_inode(*ino) else {
                         continue;
                     };
+                    self.flusher.hold(&inode);
                     let errors = inode.pages.error_count();
                     if !inode.pages.lock().is_idle() {
                         let owner = stream.own(&inode);
@@ -687,8 +688,8 @@ impl Core {
                     result = Err(e);
                 }
             }
-            let refs: Vec<InodeRef> = pins.drain(..).map(|(i, _)| i).collect();
-            self.forget_clean(&refs);
+            let mut refs: Vec<InodeRef> = pins.drain(..).map(|(i, _)| i).collect();
+            self.let_go(&mut refs);
         }
         (outcome, result)
     }

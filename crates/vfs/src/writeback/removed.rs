@@ -1,7 +1,8 @@
 //! Room that removed files still have: their blocks become free when they leave memory.
 //!
-//! The thread that drops the last reference to a removed file frees its blocks. Mostly that is the thread that removes it. While the flusher
-//! writes a file it has a reference, too, and frees the blocks after the removal has returned. A write that finds no room waits for that.
+//! The thread that drops the last reference to a removed file frees its blocks. Mostly that is the thread that removes it. While writeback
+//! (the flusher, or a sync of the volume) writes a file it has a reference, too, and frees the blocks after the removal has returned. A write that
+//! finds no room waits for that.
 //!
 //! # Locks
 //! None but leaves. The caller may hold locks of other files, and the flusher may wait for these: so no thread waits here for long.
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Core {
-    /// Waits until no removed file is about to free its blocks: none that the flusher has, and none that another thread evicts. Ends without that
+    /// Waits until no removed file is about to free its blocks: none that writeback has, and none that another thread evicts. Ends without that
     /// when it takes long. Whether there was one. The blocks may be unusable until the engine's next commit.
     pub(crate) fn wait_for_removed(&self) -> bool {
         // Threads that take turns evict in their own turns, and have no flusher.
@@ -26,7 +27,7 @@ impl Core {
         let mut waited = false;
         loop {
             let seen = self.flusher.cleaned.load(Ordering::SeqCst);
-            let held = self.holds_removed();
+            let held = self.flusher.holds_removed();
             if !held && !self.inodes.is_evicting() || start.elapsed() > PATIENCE {
                 return waited;
             }
@@ -37,11 +38,5 @@ impl Core {
             }
             self.flusher.wait_progress(seen);
         }
-    }
-
-    /// Whether the flusher keeps a removed file in memory.
-    fn holds_removed(&self) -> bool {
-        let held = self.flusher.held.lock().clone();
-        held.iter().any(|inode| inode.attr().nlink == 0)
     }
 }
