@@ -2,6 +2,7 @@
 
 use crate::{Error, Result};
 use blockwright_device::host_reason;
+use rustls::AlertDescription;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ const CA_BYTES_MAX: u64 = 4 << 20;
 pub(crate) struct Client(Agent);
 
 /// How one try ended.
+#[derive(Debug)]
 enum Outcome {
     Found(Vec<u8>),
     Absent,
@@ -109,23 +111,52 @@ impl Client {
     }
 }
 
-/// Whether another try can help: after what the network, or a server that is busy or starts again, may cause. What an answer says, a server that is not
-/// trusted, and a host that refuses stay as they are.
+/// [`Outcome::Passing`] for errors of the network and of a busy or restarting server. An untrusted certificate, TLS that is not
+/// supported, and a refusal of this host are final.
 fn failed(e: &ureq::Error) -> Outcome {
     use io::ErrorKind;
     match e {
         ureq::Error::Timeout(_) => Outcome::Passing("no answer in time".to_owned()),
-        ureq::Error::Io(e) => match e.kind() {
-            // Errors of TLS are of this kind: a certificate that is not accepted, or no TLS at all.
-            ErrorKind::InvalidData => Outcome::Failed(format!("TLS: {}", host_reason(e))),
-            ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::Unsupported => {
-                Outcome::Failed(host_reason(e))
+        ureq::Error::Io(e) => {
+            let inner = e.get_ref().and_then(|inner| inner.downcast_ref());
+            match (inner, e.kind()) {
+                (Some(tls), _) => tls_failed(tls),
+                // Not PermissionDenied: firewalls cause it while they reload.
+                (None, ErrorKind::InvalidInput | ErrorKind::Unsupported) => {
+                    Outcome::Failed(host_reason(e))
+                }
+                (None, _) => Outcome::Passing(host_reason(e)),
             }
-            _ => Outcome::Passing(host_reason(e)),
-        },
+        }
         ureq::Error::ConnectionFailed => Outcome::Passing("no connection".to_owned()),
-        ureq::Error::HostNotFound => Outcome::Failed("there is no such host".to_owned()),
+        ureq::Error::HostNotFound => Outcome::Passing("there is no such host".to_owned()),
+        ureq::Error::Protocol(_) => Outcome::Passing(e.to_string()),
         e => Outcome::Failed(e.to_string()),
+    }
+}
+
+/// Only what the server's configuration causes is final. Other errors, also a peer that speaks no TLS, are what a proxy or a terminator of TLS answers
+/// while it starts again.
+fn tls_failed(e: &rustls::Error) -> Outcome {
+    use AlertDescription as Alert;
+    let why = format!("TLS: {e}");
+    match e {
+        rustls::Error::InvalidCertificate(_)
+        | rustls::Error::UnsupportedNameType
+        | rustls::Error::PeerIncompatible(_)
+        | rustls::Error::AlertReceived(
+            Alert::NoCertificate
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::CertificateRequired
+            | Alert::UnknownCA
+            | Alert::ProtocolVersion
+            | Alert::InsufficientSecurity,
+        ) => Outcome::Failed(why),
+        _ => Outcome::Passing(why),
     }
 }
 
@@ -148,5 +179,46 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
             errno: None,
         }),
         false => Ok(certificates),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::CertificateError;
+
+    #[test]
+    fn errors_that_may_pass_are_told_from_final_ones() {
+        let host = |errno| ureq::Error::Io(io::Error::from_raw_os_error(errno));
+        // As rustls hands its errors to ureq.
+        let tls = |e: rustls::Error| ureq::Error::Io(io::Error::new(io::ErrorKind::InvalidData, e));
+        let alert = |which| tls(rustls::Error::AlertReceived(which));
+        let unknown_issuer = CertificateError::UnknownIssuer;
+        let cases = [
+            (host(13), true, "Permission denied"),
+            (host(104), true, "Connection reset by peer"),
+            (host(22), false, "Invalid argument"),
+            (ureq::Error::HostNotFound, true, "there is no such host"),
+            (ureq::Error::TooManyRedirects, false, "too many redirects"),
+            (tls(rustls::Error::DecryptError), true, "TLS: "),
+            (alert(AlertDescription::InternalError), true, "TLS: "),
+            (alert(AlertDescription::HandshakeFailure), true, "TLS: "),
+            (alert(AlertDescription::UnknownCA), false, "TLS: "),
+            (alert(AlertDescription::ProtocolVersion), false, "TLS: "),
+            (
+                tls(rustls::Error::InvalidCertificate(unknown_issuer)),
+                false,
+                "TLS: invalid peer certificate",
+            ),
+        ];
+        for (error, passes, says) in cases {
+            let (found, why) = match failed(&error) {
+                Outcome::Passing(why) => (true, why),
+                Outcome::Failed(why) => (false, why),
+                outcome => panic!("{error}: {outcome:?}"),
+            };
+            assert_eq!(found, passes, "{error}");
+            assert!(why.starts_with(says), "{why}");
+        }
     }
 }
