@@ -103,25 +103,33 @@ pub fn resize(device: &SharedDevice, options: &ResizeOptions) -> Result<Resized>
 /// `Invalid` and `Unsupported` for settings that are invalid or cannot be changed, `Busy` for a volume that must be checked first, `Corrupt`,
 /// `NoSpace`, `Io`. Nothing was written but with `Io`: a part of the settings may be changed then.
 pub fn set(device: &SharedDevice, settings: &Settings) -> Result<()> {
-    set_watched(device, settings, &Watch::default())
+    set_watched(device, settings, &Watch::default()).map(|_| ())
 }
 
-/// As [`set`], and tells `watch` the progress, which can stop the change between two steps.
+/// As [`set`], and tells `watch` the progress, which can stop the change between two steps. The result is what a volume that was not unmounted lost with its journal:
+/// with [`LostJournal::Transactions`] it must be checked.
 ///
 /// # Errors
 /// As [`set`]; `Interrupted` when it was stopped. The volume is whole then, and a part of the settings may be changed. The same call makes the rest.
-pub fn set_watched(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
+pub fn set_watched(
+    device: &SharedDevice,
+    settings: &Settings,
+    watch: &Watch,
+) -> Result<Option<LostJournal>> {
     match format::detect(device)? {
         Format::Ext4 => {
+            type Lost = Option<LostJournal>;
             let change =
-                |device: &SharedDevice, journal: Option<&ExternalJournal>, step: Step<'_, ()>| {
+                |device: &SharedDevice, journal: Option<&ExternalJournal>, step: Step<'_, Lost>| {
                     let settings = Settings {
                         journal: journal.cloned(),
                         ..settings.clone()
                     };
                     match step {
                         Step::Made(_) => ext4::settings::set_rehearsed(device, &settings, watch),
-                        Step::Asked(_) => ext4::settings::rehearse(device, &settings, watch),
+                        Step::Asked(_) => {
+                            ext4::settings::rehearse(device, &settings, watch).map(|()| None)
+                        }
                     }
                 };
             let journal = settings.journal.as_ref();
@@ -133,11 +141,13 @@ pub fn set_watched(device: &SharedDevice, settings: &Settings, watch: &Watch) ->
         }
         Format::F2fs => {
             refuse_journal(settings.journal.as_ref())?;
-            f2fs::set(device, settings).map_err(|e| match e {
-                // Between the copies of the superblock.
-                ReshapeError::Device { .. } => e.into(),
-                refused => Error::from(refused).before_any_change(),
-            })
+            f2fs::set(device, settings)
+                .map(|()| None)
+                .map_err(|e| match e {
+                    // Between the copies of the superblock.
+                    ReshapeError::Device { .. } => e.into(),
+                    refused => Error::from(refused).before_any_change(),
+                })
         }
     }
 }

@@ -78,7 +78,7 @@ fn changed(image: &Path, change: &Change, watch: &Watch) -> Result<()> {
         Change::Minimum => {
             reshape::resize(&device, &ResizeOptions::to_minimum(0).watch(watch.clone())).map(Some)
         }
-        Change::Set(settings) => reshape::set_watched(&device, settings, watch).map(|()| None),
+        Change::Set(settings) => reshape::set_watched(&device, settings, watch).map(|_| None),
     };
     let length = match resized.as_ref() {
         Ok(None) => before,

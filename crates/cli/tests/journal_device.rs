@@ -378,6 +378,17 @@ fn a_journal_that_is_lost_is_given_up_in_words() {
     let (code, text) = run(&["set", "--lose-transactions", place, without], None, &[]);
     assert!(code == Some(2) && text.contains("--force"), "{text}");
     assert!(read(&volume) == before, "a refusal wrote");
+    let all = ["set", "--force", "--lose-transactions", place, without];
+    let (code, text) = run(&all, None, &[]);
+    // Nothing was lost that a warning could tell of.
+    assert_eq!((code, &text[..]), (Some(0), ""));
+    // Not unmounted, and nothing waits, either.
+    let mut unclean = before.clone();
+    unclean[1024 + 0x3A] = 0;
+    std::fs::write(&volume, &unclean).unwrap();
+    let (code, text) = run(&all, None, &[]);
+    assert_eq!((code, &text[..]), (Some(0), ""));
+    std::fs::write(&volume, &before).unwrap();
     let (code, text) = run(&["set", "--force", place, without], None, &[]);
     assert_eq!(code, Some(0), "{text}");
     let (_, text) = run(&["cat", &format!("{place}:/kept/file")], None, &[]);

@@ -45,7 +45,8 @@ pub fn set(image: &Image, settings: &Settings, watch: &Watch) -> Result<()> {
         journal: image.open_journal(mode)?,
         ..settings.clone()
     };
-    reshape::set_watched(&device, &settings, watch).map_err(|e| e.at(&image.path))
+    let changed = reshape::set_watched(&device, &settings, watch);
+    changed.map(|_| ()).map_err(|e| e.at(&image.path))
 }
 
 /// Changes the size of the volume in an image, which must not be open. The file of a plain image gets longer or shorter with it. When that fails, the

@@ -105,14 +105,14 @@ pub fn set(args: &SetArgs) -> Result<()> {
         let change = Change::begin()?;
         let ended = reshape::set_watched(&device, &settings, &change.watch());
         drop(change);
-        ended.map_err(|e| match e.kind() {
+        let lost = ended.map_err(|e| match e.kind() {
             ErrorKind::Interrupted => Failure::new(
                 "interrupted; the volume is whole, and a part of the settings may be changed: the same command makes the rest",
             )
             .code(crate::exit::INTERRUPTED),
             _ => e.into(),
         })?;
-        if args.lose_transactions {
+        if lost == Some(LostJournal::Transactions) {
             warn(format_args!(
                 "{}: what waited in the lost journal is lost with it: run `blockwright check -y IMAGE`",
                 args.image.display()

@@ -53,8 +53,8 @@ pub(super) struct Asked<'a> {
     pub more: bool,
 }
 
-/// Takes the lost journal of a volume that is not clean from its superblock. `false`: the volume is clean, and nothing was done. With `write` off it only finds what would
-/// refuse that.
+/// Takes the lost journal of a volume that is not clean from its superblock, and tells what is given up. `None`: the volume is clean, and nothing was done. With `write` off
+/// it only finds what would refuse that.
 ///
 /// # Errors
 /// `Invalid` when something else is asked for, too, or the journal is not on another device; `Unsupported` when transactions wait that are not given up; `NotClean` for
@@ -64,10 +64,10 @@ pub(super) fn forget(
     lost: LostJournal,
     asked: &Asked<'_>,
     write: bool,
-) -> Result<bool> {
+) -> Result<Option<LostJournal>> {
     let sb = read_super(device)?;
     if !is_unclean(&sb.raw) {
-        return Ok(false);
+        return Ok(None);
     }
     let old = sb.features();
     match sb.journal() {
@@ -95,8 +95,12 @@ pub(super) fn forget(
             "transactions wait in the lost journal, and would be lost with it: --lose-transactions gives them up".into(),
         ));
     }
+    let given_up = Some(match waits {
+        true => LostJournal::Transactions,
+        false => LostJournal::Journal,
+    });
     if !write {
-        return Ok(true);
+        return Ok(given_up);
     }
     let mut raw = sb.raw;
     name_journal(&mut raw, None);
@@ -107,7 +111,7 @@ pub(super) fn forget(
             .set(((raw.state() - State::CLEAN) | State::ERROR).bits());
     }
     write_super_copies(device, &sb, &raw)?;
-    Ok(true)
+    Ok(given_up)
 }
 
 /// The journal that is said to be lost is in the volume.

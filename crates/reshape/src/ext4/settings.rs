@@ -87,19 +87,25 @@ const OPTION_NAMES: [(&str, DefaultMountOpts); 12] = [
 /// `Interrupted` (`watch` stops it) may come after a part of the list was changed. The volume is whole after the second, and its journal as large as before.
 pub fn set(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
     rehearse(device, settings, watch)?;
-    set_rehearsed(device, settings, watch)
+    set_rehearsed(device, settings, watch).map(|_| ())
 }
 
-/// As [`set`], for a caller that has rehearsed the change ([`rehearse`]) while the volume was as it is now.
+/// As [`set`], for a caller that has rehearsed the change ([`rehearse`]) while the volume was as it is now. Tells what a volume that was not unmounted lost with its
+/// journal.
 ///
 /// # Errors
 /// As [`set`].
-pub fn set_rehearsed(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
-    if forget_lost(device, settings, true)? {
-        return Ok(());
+pub fn set_rehearsed(
+    device: &SharedDevice,
+    settings: &Settings,
+    watch: &Watch,
+) -> Result<Option<LostJournal>> {
+    let given_up = forget_lost(device, settings, true)?;
+    if given_up.is_none() {
+        let place = Place::new(device, settings.journal.as_ref());
+        make(&place, settings, watch)?;
     }
-    let place = Place::new(device, settings.journal.as_ref());
-    make(&place, settings, watch)
+    Ok(given_up)
 }
 
 /// Finds what would refuse [`set`], in memory. Nothing is written.
@@ -107,7 +113,7 @@ pub fn set_rehearsed(device: &SharedDevice, settings: &Settings, watch: &Watch) 
 /// # Errors
 /// As [`set`].
 pub fn rehearse(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Result<()> {
-    if forget_lost(device, settings, false)? {
+    if forget_lost(device, settings, false)?.is_some() {
         return Ok(());
     }
     let place = Place::new(device, settings.journal.as_ref());
@@ -118,10 +124,14 @@ pub fn rehearse(device: &SharedDevice, settings: &Settings, watch: &Watch) -> Re
     }
 }
 
-/// Takes a lost journal from a volume that is not clean, or only looks at that. `false`: the settings change as usual.
-fn forget_lost(device: &SharedDevice, settings: &Settings, write: bool) -> Result<bool> {
+/// Takes a lost journal from a volume that is not clean, or only looks at that. `None`: the settings change as usual.
+fn forget_lost(
+    device: &SharedDevice,
+    settings: &Settings,
+    write: bool,
+) -> Result<Option<LostJournal>> {
     let Some(lost) = settings.lost_journal else {
-        return Ok(false);
+        return Ok(None);
     };
     let asked = lost_journal::Asked {
         features: settings.features.as_deref().unwrap_or_default(),
