@@ -50,7 +50,7 @@ pub(crate) fn resize(
 
 /// Changes settings of the volume in an image.
 #[pyfunction]
-#[pyo3(signature = (place, *, label, uuid, random_uuid, hash_seed, reserved_bytes, reserved_percent, errors, default_options, features, journal_bytes, progress))]
+#[pyo3(signature = (place, *, label, uuid, random_uuid, hash_seed, reserved_bytes, reserved_percent, errors, default_options, features, cold_extensions, hot_extensions, journal_bytes, progress))]
 #[expect(
     clippy::too_many_arguments,
     reason = "the Python half passes each setting"
@@ -67,6 +67,8 @@ pub(crate) fn settings(
     errors: Option<&str>,
     default_options: Option<String>,
     features: Option<String>,
+    cold_extensions: Option<String>,
+    hot_extensions: Option<String>,
     journal_bytes: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<()> {
@@ -89,6 +91,8 @@ pub(crate) fn settings(
         hash_seed,
         default_options,
         features,
+        cold_extensions,
+        hot_extensions,
         journal_bytes,
         ..Settings::default()
     };

@@ -1355,6 +1355,14 @@ typedef struct bw_settings {
    * Seed of the directory hashes.
    */
   uint8_t hash_seed[16];
+  /**
+   * f2fs: changes of the names that make files cold, such as `mp4,^jpg`, or null.
+   */
+  bw_text cold_extensions;
+  /**
+   * f2fs: changes of the names that make files hot, or null.
+   */
+  bw_text hot_extensions;
 } bw_settings;
 
 /**

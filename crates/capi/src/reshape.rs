@@ -171,6 +171,10 @@ pub struct bw_settings {
     pub uuid: [u8; 16],
     /// Seed of the directory hashes.
     pub hash_seed: [u8; 16],
+    /// f2fs: changes of the names that make files cold, such as `mp4,^jpg`, or null.
+    pub cold_extensions: Text,
+    /// f2fs: changes of the names that make files hot, or null.
+    pub hot_extensions: Text,
 }
 
 // SAFETY: numbers, texts and bytes after `struct_size`.
@@ -216,6 +220,8 @@ fn settings(s: &bw_settings) -> Result<Settings> {
         hash_seed: has(BW_SET_HASH_SEED).then_some(s.hash_seed),
         default_options: text(s.default_options, "settings.default_options")?,
         features: text(s.features, "settings.features")?,
+        cold_extensions: text(s.cold_extensions, "settings.cold_extensions")?,
+        hot_extensions: text(s.hot_extensions, "settings.hot_extensions")?,
         journal_bytes: (s.journal_bytes != 0).then_some(s.journal_bytes),
         ..Settings::default()
     })

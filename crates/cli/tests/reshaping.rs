@@ -222,7 +222,25 @@ fn settings_of_f2fs() {
     );
     fsck_f2fs_clean(&image, "set");
     assert!(exported(&image) == before);
-    for setting in ["reserved=0", "features=+quota"] {
+    ok(program().arg("set").arg(&image).args([
+        "cold-extensions=log,^mp",
+        "hot-extensions=none,wal",
+        "features=verity,lost_found",
+    ]));
+    let features = info(&image)["features"].to_string();
+    assert!(
+        features.contains("verity") && features.contains("lost_found"),
+        "{features}"
+    );
+    fsck_f2fs_clean(&image, "set again");
+    check_clean(&image, "set again");
+    assert!(exported(&image) == before);
+    for setting in [
+        "reserved=0",
+        "features=+quota",
+        "features=inode_checksum",
+        "hot-extensions=so",
+    ] {
         let out = output(program().arg("set").arg(&image).arg(setting));
         assert_eq!(out.status.code(), Some(1), "{setting}");
     }

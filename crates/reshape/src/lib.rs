@@ -2,7 +2,7 @@
 //!
 //! # Parts
 //! - [`ext4`]: superblock settings, growth and shrinkage of ext2, ext3 and ext4.
-//! - [`f2fs`]: label and UUID, growth and shrinkage of f2fs.
+//! - [`f2fs`]: superblock settings, growth and shrinkage of f2fs.
 //! - [`options`]: a change of size, and how it is made.
 //! - [`resized`]: the result of a change of size.
 //! - [`watch`]: the progress of a change, and how it is stopped.

@@ -156,6 +156,8 @@ def settings(
     errors: str | None,
     default_options: str | None,
     features: str | None,
+    cold_extensions: str | None,
+    hot_extensions: str | None,
     journal_bytes: int | None,
     progress: Callable[[str, int, int], object] | None,
 ) -> None: ...

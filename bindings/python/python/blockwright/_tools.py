@@ -472,6 +472,8 @@ def change_settings(
     errors: Literal["continue", "remount-ro", "panic"] | None = None,
     default_options: str | None = None,
     features: str | None = None,
+    cold_extensions: str | None = None,
+    hot_extensions: str | None = None,
     journal_size: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     overlay: str | os.PathLike[str] | None = None,
@@ -480,7 +482,7 @@ def change_settings(
     """Changes settings of the volume in an image, which must not be open. ``None`` leaves a setting as it is.
 
     ``reserved`` is bytes for the super user, and ``reserved_percent`` hundredths of the volume. ``features`` and ``default_options`` are changes, such as
-    ``"fast_commit,^quota"``. ``journal`` is the device of the volume's journal when it is not on the volume; with the feature ``has_journal`` it is attached.
+    ``"fast_commit,^quota"``. ``cold_extensions`` and ``hot_extensions`` change the lists of f2fs, such as ``"log,^jpg"``. ``journal`` is the device of the volume's journal when it is not on the volume; with the feature ``has_journal`` it is attached.
     What is not possible is refused before anything is written. ``progress`` is that of :func:`resize`.
     """
     if reserved is not None and reserved_percent is not None:
@@ -496,6 +498,8 @@ def change_settings(
         errors=errors,
         default_options=default_options,
         features=features,
+        cold_extensions=cold_extensions,
+        hot_extensions=hot_extensions,
         journal_bytes=journal_size,
         progress=progress,
     )

@@ -247,6 +247,22 @@ fn changes(journal: &ExternalJournal) -> Vec<Change<'static>> {
             },
         ),
         (
+            "label, extensions and features",
+            Settings {
+                label: Some(b"new".to_vec()),
+                cold_extensions: Some("log".into()),
+                features: Some("verity,inode_checksum".into()),
+                ..none()
+            },
+        ),
+        (
+            "extension",
+            Settings {
+                hot_extensions: Some("wal,^db,extension".into()),
+                ..none()
+            },
+        ),
+        (
             "long label",
             Settings {
                 label: Some(vec![b'x'; 600]),

@@ -58,7 +58,7 @@ pub struct SetArgs {
     /// Image file or block device
     #[arg(value_hint = ValueHint::FilePath)]
     pub image: PathBuf,
-    /// label=, uuid=, reserved=, errors=, hash-seed=, default-options=, features=, journal-size=
+    /// label=, uuid=, reserved=, errors=, hash-seed=, default-options=, features=, journal-size=, cold-extensions=, hot-extensions=
     #[arg(value_name = "NAME=VALUE", required = true)]
     pub settings: Vec<OsString>,
 }

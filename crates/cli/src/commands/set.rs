@@ -72,6 +72,8 @@ fn settings(args: &SetArgs) -> Result<Settings> {
             b"errors" => settings.errors = Some(errors(text()?)?),
             b"default-options" => settings.default_options = Some(text()?.to_owned()),
             b"features" => settings.features = Some(text()?.to_owned()),
+            b"cold-extensions" => settings.cold_extensions = Some(text()?.to_owned()),
+            b"hot-extensions" => settings.hot_extensions = Some(text()?.to_owned()),
             b"journal-size" => {
                 let bytes = parse_size(text()?)
                     .map_err(|e| Failure::usage(format_args!("journal-size: {e}")))?;
@@ -79,7 +81,7 @@ fn settings(args: &SetArgs) -> Result<Settings> {
             }
             _ => {
                 return Err(Failure::usage(format_args!(
-                    "unknown setting `{}`; the settings are label, uuid, reserved, errors, hash-seed, default-options, features, journal-size",
+                    "unknown setting `{}`; the settings are label, uuid, reserved, errors, hash-seed, default-options, features, journal-size, cold-extensions, hot-extensions",
                     String::from_utf8_lossy(name)
                 )));
             }

@@ -61,6 +61,12 @@ const FEATURES: &[&str] = &[
     "sparse_super2",
     "resize_inode",
     "extra_isize",
+    "encrypt",
+    "lost_found",
+    "sb_checksum",
+    "compression",
+    "inode_crtime",
+    "project_quota",
 ];
 
 /// The pieces of a device that are not zero, with their offsets.
@@ -179,6 +185,7 @@ impl Step {
             _ => set(Settings {
                 label: Some(vec![n; usize::from(n) % 20]),
                 hash_seed: n.is_multiple_of(2).then_some([n; 16]),
+                hot_extensions: n.is_multiple_of(5).then(|| format!("x{n},^db")),
                 ..Settings::default()
             }),
         }

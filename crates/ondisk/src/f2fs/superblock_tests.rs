@@ -214,7 +214,7 @@ fn labels_extensions_checksum() {
     let (cold, hot) = raw.extensions();
     assert_eq!(cold, [&b"jpg"[..], b"mp4"]);
     assert_eq!(hot, [&b"db"[..]]);
-    assert_eq!(raw.set_extensions(&["toolongext"], &[]), None);
+    assert_eq!(raw.set_extensions(&["toolongext"], &[""; 0]), None);
     raw.feature.set(Features::SB_CHECKSUM.bits());
     raw.set_checksum();
     assert!(parse(&raw).is_ok());

@@ -52,6 +52,10 @@ pub struct Settings {
     pub default_options: Option<String>,
     /// Changes of the features, such as `+fast_commit,^has_journal`.
     pub features: Option<String>,
+    /// f2fs: changes of the names that make files cold, such as `mp4,^jpg`.
+    pub cold_extensions: Option<String>,
+    /// f2fs: changes of the names that make files hot.
+    pub hot_extensions: Option<String>,
     /// Size of the journal in bytes: of a new one, or of one that replaces the volume's.
     pub journal_bytes: Option<u64>,
     /// The journal on another device: the one that the volume has, or with `has_journal` the one that it gets.
@@ -141,6 +145,8 @@ fn forget_lost(
             || settings.errors.is_some()
             || settings.hash_seed.is_some()
             || settings.default_options.is_some()
+            || settings.cold_extensions.is_some()
+            || settings.hot_extensions.is_some()
             || settings.journal_bytes.is_some()
             || settings.journal.is_some(),
     };
@@ -515,6 +521,11 @@ fn refuse_values(volume: &Volume) -> Result<()> {
 }
 
 fn plan_policy(volume: &mut Volume, settings: &Settings) -> Result<()> {
+    if settings.cold_extensions.is_some() || settings.hot_extensions.is_some() {
+        return Err(ReshapeError::Unsupported(
+            "lists of cold and hot extensions are f2fs's: ext4 has none".into(),
+        ));
+    }
     let geo = &volume.sb.geo;
     if let Some(reserved) = settings.reserved {
         let blocks = match reserved {

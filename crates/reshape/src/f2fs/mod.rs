@@ -1,4 +1,4 @@
-//! f2fs: label and UUID, and the size.
+//! f2fs: settings, and the size.
 //!
 //! # Parts, lowest first
 //! - `trial`: the blocks that a rehearsal has written, in memory.
@@ -8,12 +8,16 @@
 //! - `mover`: copies blocks out of segments.
 //! - `switch`: writes all metadata in another place, and the superblock that names it.
 //! - [`resize`]: what is done in which order, and why it survives a crash.
-//! - [`settings`]: the label and the UUID.
+//! - `extensions`: the lists of names of cold and hot files.
+//! - `features`: which features change, and why others do not.
+//! - [`settings`]: changes of the superblock.
 //!
 //! # Stops
 //! `mover` asks the watch between segments, and commits what has moved before it stops. `switch` asks while it writes tables that no superblock names. So a
 //! volume may be stopped between two layouts, with its metadata in between or with the new end already: the next change of size goes on from there.
 
+mod extensions;
+mod features;
 mod mover;
 pub mod resize;
 mod room;

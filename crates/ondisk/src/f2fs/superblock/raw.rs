@@ -239,14 +239,20 @@ impl RawSuperblock {
     /// Stores lists of extensions. `None`, and nothing changed, when there are too many or one is too
     /// long.
     #[must_use]
-    pub fn set_extensions(&mut self, cold: &[&str], hot: &[&str]) -> Option<()> {
-        let all = || cold.iter().chain(hot);
-        if all().count() > EXTENSIONS_MAX || all().any(|e| e.len() > EXTENSION_LEN) {
+    pub fn set_extensions(
+        &mut self,
+        cold: &[impl AsRef<[u8]>],
+        hot: &[impl AsRef<[u8]>],
+    ) -> Option<()> {
+        let cold_names = cold.iter().map(AsRef::as_ref);
+        let hot_names = hot.iter().map(AsRef::as_ref);
+        let all = || cold_names.clone().chain(hot_names.clone());
+        if all().count() > EXTENSIONS_MAX || all().any(|e: &[u8]| e.len() > EXTENSION_LEN) {
             return None;
         }
         self.extension_list = [[0; EXTENSION_LEN]; EXTENSIONS_MAX];
         for (to, from) in self.extension_list.iter_mut().zip(all()) {
-            to[..from.len()].copy_from_slice(from.as_bytes());
+            to[..from.len()].copy_from_slice(from);
         }
         self.extension_count.set(cold.len() as u32);
         self.hot_ext_count = hot.len() as u8;
