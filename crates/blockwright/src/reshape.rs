@@ -141,13 +141,22 @@ pub fn set_watched(
         }
         Format::F2fs => {
             refuse_journal(settings.journal.as_ref())?;
-            f2fs::set(device, settings)
-                .map(|()| None)
-                .map_err(|e| match e {
-                    // Between the copies of the superblock.
-                    ReshapeError::Device { .. } => e.into(),
-                    refused => Error::from(refused).before_any_change(),
-                })
+            let more = f2fs::settings::is_more_than_superblock(device, settings)
+                .map_err(|e| Error::from(e).before_any_change())?;
+            if more {
+                f2fs::resize::refuse(device).map_err(|e| Error::from(e).before_any_change())?;
+            }
+            let change = |device: &SharedDevice,
+                          _: Option<&ExternalJournal>,
+                          step: Step<'_, ()>| match step {
+                Step::Made(_) => f2fs::set_rehearsed(device, settings, watch),
+                Step::Asked(_) => f2fs::rehearse(device, settings, watch),
+            };
+            // As for a change of size.
+            let waits = more.then_some(Waiting {
+                journal_is_its: false,
+            });
+            staged(device, None, Mode::Change, true, waits, &change).map(|()| None)
         }
     }
 }

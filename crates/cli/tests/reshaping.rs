@@ -225,11 +225,11 @@ fn settings_of_f2fs() {
     ok(program().arg("set").arg(&image).args([
         "cold-extensions=log,^mp",
         "hot-extensions=none,wal",
-        "features=verity,lost_found",
+        "features=quota,lost_found",
     ]));
     let features = info(&image)["features"].to_string();
     assert!(
-        features.contains("verity") && features.contains("lost_found"),
+        features.contains("quota") && features.contains("lost_found"),
         "{features}"
     );
     fsck_f2fs_clean(&image, "set again");
@@ -237,7 +237,7 @@ fn settings_of_f2fs() {
     assert!(exported(&image) == before);
     for setting in [
         "reserved=0",
-        "features=+quota",
+        "features=^quota",
         "features=inode_checksum",
         "hot-extensions=so",
     ] {

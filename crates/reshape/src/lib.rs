@@ -41,3 +41,9 @@ pub use watch::{Phase, Progress, Watch};
 pub fn random_uuid() -> [u8; 16] {
     *uuid::Uuid::new_v4().as_bytes()
 }
+
+/// Seconds since 1970.
+pub(crate) fn now() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.unwrap_or_default().as_secs() as i64
+}

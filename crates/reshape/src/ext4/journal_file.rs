@@ -31,6 +31,7 @@ use super::files::DIRECT;
 use super::log::Log;
 use super::volume::{Volume, bit};
 use crate::error::{ReshapeError, Result};
+pub(crate) use crate::now;
 
 /// Fewest blocks of a journal that the kernel and e2fsck accept.
 pub(crate) const JOURNAL_BLOCKS_MIN: u64 = 1024;
@@ -437,10 +438,4 @@ fn journal_head(sb: &RawSuperblock, block_size: u32, blocks: u64) -> RawJournalS
     raw.nr_users.set(1);
     raw.uuid = sb.uuid;
     raw
-}
-
-/// Seconds since 1970.
-pub(crate) fn now() -> i64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.unwrap_or_default().as_secs() as i64
 }

@@ -1,6 +1,6 @@
 //! Features: those that only say what files may have from now on, and the reasons why others stay as they are.
 //!
-//! A feature that can change here is a bit of the superblock alone. `casefold` also needs an encoding. No structure that exists means something else
+//! A feature that can change here is a bit of the superblock alone. `casefold` also needs an encoding, and `quota` the files that [`super::quota`] makes before. No structure that exists means something else
 //! with it, so either copy of the superblock is right in a crash between the two.
 
 use blockwright_ondisk::common::features::{Change, changes};
@@ -15,6 +15,7 @@ const SET: Features = Features::ENCRYPT
     .union(Features::CASEFOLD)
     .union(Features::LOST_FOUND)
     .union(Features::SB_CHECKSUM)
+    .union(Features::QUOTA)
     .union(IN_EXTRA);
 /// Bits that can be set where inodes have room for what they promise: a part of the extra attributes. An inode that was written before may have a shorter part, and says so.
 const IN_EXTRA: Features = Features::COMPRESSION
@@ -23,11 +24,12 @@ const IN_EXTRA: Features = Features::COMPRESSION
 /// Bits that can be cleared.
 const CLEAR: Features = Features::LOST_FOUND.union(Features::SB_CHECKSUM);
 
-/// Changes the features of a superblock. Its checksum is not made.
+/// Changes the features of a superblock. Its checksum is not made. Returns the features that the list sets, with those that the volume has already.
 ///
 /// # Errors
 /// `Unsupported` for a feature that cannot be changed, `Invalid` for a name that is none.
-pub(super) fn change(raw: &mut RawSuperblock, list: &str) -> Result<()> {
+pub(super) fn change(raw: &mut RawSuperblock, list: &str) -> Result<Features> {
+    let mut named = Features::empty();
     for change in changes(list, &['^', '-'], &['+']) {
         let (name, on) = match change {
             Change::Set(name) => (name, true),
@@ -40,6 +42,7 @@ pub(super) fn change(raw: &mut RawSuperblock, list: &str) -> Result<()> {
         };
         let one = Features::by_name(name)
             .ok_or_else(|| ReshapeError::Invalid(format!("`{name}` is no feature of f2fs")))?;
+        named.set(one, on);
         let have = raw.features();
         if have.contains(one) == on {
             continue;
@@ -61,16 +64,13 @@ pub(super) fn change(raw: &mut RawSuperblock, list: &str) -> Result<()> {
             raw.crc.set(0);
         }
     }
-    Ok(())
+    Ok(named)
 }
 
 /// Why a feature cannot be changed, if it cannot.
 fn refusal(have: Features, one: Features, on: bool) -> Option<&'static str> {
     if on && IN_EXTRA.contains(one) && !have.contains(Features::EXTRA_ATTR) {
         return Some("inodes have no room for it without `extra_attr`, which mkfs gives");
-    }
-    if on && one == Features::PROJECT_QUOTA && have.contains(Features::QUOTA) {
-        return Some("the file that counts projects is made by mkfs only");
     }
     let possible = if on { SET } else { CLEAR };
     if possible.contains(one) {
@@ -81,7 +81,6 @@ fn refusal(have: Features, one: Features, on: bool) -> Option<&'static str> {
             "the layout of the inodes that exist depends on it"
         }
         Features::INODE_CHECKSUM => "all inodes would be written anew",
-        Features::QUOTA if on => "its files are made by mkfs only",
         Features::QUOTA => "limits would be lost with its files",
         Features::ZONED => "it says what the device is",
         Features::READ_ONLY => "a read-only volume has other logs",

@@ -10,6 +10,7 @@
 //! - [`resize`]: what is done in which order, and why it survives a crash.
 //! - `extensions`: the lists of names of cold and hot files.
 //! - `features`: which features change, and why others do not.
+//! - `quota`: quota files of a volume that has none.
 //! - [`settings`]: changes of the superblock.
 //!
 //! # Stops
@@ -19,6 +20,7 @@
 mod extensions;
 mod features;
 mod mover;
+mod quota;
 pub mod resize;
 mod room;
 pub mod settings;
@@ -27,4 +29,4 @@ mod switch;
 mod trial;
 mod volume;
 
-pub use settings::set;
+pub use settings::{rehearse, set, set_rehearsed};

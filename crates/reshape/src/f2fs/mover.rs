@@ -337,17 +337,7 @@ impl Mover<'_> {
     }
 
     fn take(&mut self, log: Log, owner: Summary) -> Result<Option<Taken>> {
-        let Some(to) = self.room.take(self.volume, log) else {
-            return Ok(None);
-        };
-        if to.first {
-            self.volume.new_summary(to.seg, SummaryKind::of(log));
-        }
-        let block = self.volume.summary_mut(to.seg)?;
-        if let Some(entry) = block.entries.get_mut(usize::from(to.at)) {
-            *entry = owner;
-        }
-        Ok(Some(to))
+        self.room.take_for(self.volume, log, owner)
     }
 
     fn give_up(&mut self, block: BlockAddr) -> Result<()> {

@@ -10,9 +10,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use blockwright_ondisk::f2fs::sit::ValidMap;
+use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
 use blockwright_ondisk::f2fs::{BLOCKS_PER_SEG, BlockAddr, Log, SitEntry};
 
 use super::volume::Volume;
+use crate::error::Result;
 
 /// A block that was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,6 +151,26 @@ impl Room {
                 taken: volume.taken(seg),
             });
         }
+    }
+
+    /// Takes a block, whose summary names its owner.
+    pub fn take_for(
+        &mut self,
+        volume: &mut Volume,
+        log: Log,
+        owner: Summary,
+    ) -> Result<Option<Taken>> {
+        let Some(to) = self.take(volume, log) else {
+            return Ok(None);
+        };
+        if to.first {
+            volume.new_summary(to.seg, SummaryKind::of(log));
+        }
+        let block = volume.summary_mut(to.seg)?;
+        if let Some(entry) = block.entries.get_mut(usize::from(to.at)) {
+            *entry = owner;
+        }
+        Ok(Some(to))
     }
 
     /// A segment behind the last one that was opened, in the same section.

@@ -105,13 +105,13 @@ pub(super) fn refuse(sb: &Superblock) -> Result<()> {
     let unknown = sb.geo.features.unsupported(KNOWN);
     if !unknown.is_empty() {
         return Err(ReshapeError::Unsupported(format!(
-            "f2fs volumes with {} are not resized",
+            "the size and the quota files of f2fs volumes with {} do not change",
             unknown.join(", ")
         )));
     }
     if sb.raw.devs[0].path[0] != 0 {
         return Err(ReshapeError::Unsupported(
-            "f2fs volumes on several devices are not resized".into(),
+            "the size and the quota files of f2fs volumes on several devices do not change".into(),
         ));
     }
     Ok(())
