@@ -1,6 +1,6 @@
 //! Trees of dm-verity.
 
-use crate::error::detached;
+use crate::watch::Watched;
 use blockwright::verity::VerityOptions;
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -22,7 +22,11 @@ pub(crate) fn seal(
     let mut options = VerityOptions::default();
     (options.salt, options.tree) = (salt, tree);
     options.uuid = uuid.unwrap_or_default();
-    let made = detached(py, || blockwright::verity::seal(&path, bytes, &options))?;
+    let watched = Watched::new(None);
+    let made = watched.run(py, || {
+        let goes_on = || watched.goes_on();
+        blockwright::verity::seal_watched(&path, bytes, &options, &goes_on)
+    })?;
     Ok((
         made.root_hash.to_vec(),
         made.salt,

@@ -278,6 +278,64 @@ def test_verity(tmp_path, tree):
         blockwright.seal_verity(image, 100)
 
 
+def test_a_seal_harms_nothing(tmp_path, tree):
+    image, other, tree_file = tmp_path / "x.img", tmp_path / "other.img", tmp_path / "hashes"
+    report = blockwright.build_image(image, tree)
+    blockwright.mkfs(other, size=8 << 20)
+    before, before_other = image.read_bytes(), other.read_bytes()
+    for size, options in [
+        (4 * report.size, {}),
+        (8192, {}),
+        (report.size, {"tree": image}),
+        (report.size, {"tree": other}),
+    ]:
+        with pytest.raises(OSError) as refused:
+            blockwright.seal_verity(image, size, **options)
+        assert refused.value.errno == errno.EINVAL
+    with blockwright.Volume(image) as volume:
+        for options in ({}, {"tree": tree_file}):
+            with pytest.raises(OSError) as refused:
+                blockwright.seal_verity(image, report.size, **options)
+            assert refused.value.errno == errno.EBUSY
+        assert volume.path("etc/hostname").read_text() == "box\n"
+    assert other.read_bytes() == before_other and not tree_file.exists()
+    assert image.stat().st_size == len(before) and blockwright.check(image).clean
+    # A file in the format of qcow2.
+    container = tmp_path / "x.qcow2"
+    container.write_bytes(b"QFI\xfb" + bytes(65532))
+    with pytest.raises(OSError) as refused:
+        blockwright.seal_verity(container, 65536)
+    assert refused.value.errno == errno.EOPNOTSUPP and len(container.read_bytes()) == 65536
+    # What lies behind a volume is kept, unless it is an earlier tree.
+    blockwright.seal_verity(image, report.size)
+    with open(image, "ab") as f:
+        f.write(b"precious")
+    before = image.read_bytes()
+    with pytest.raises(OSError):
+        blockwright.seal_verity(image, report.size)
+    assert image.read_bytes() == before
+
+
+def test_a_signal_stops_a_seal(tmp_path):
+    image = tmp_path / "x.img"
+    with open(image, "wb") as f:
+        f.truncate(1 << 38)
+
+    def interrupted(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupted)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            blockwright.seal_verity(image, 1 << 38)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    # So much takes longer to hash. No tree is left.
+    assert image.stat().st_size == 1 << 38
+
+
 def test_an_image_that_is_there(tmp_path, image):
     with pytest.raises(FileExistsError):
         blockwright.mkfs(image, size=8 << 20, exist_ok=False)

@@ -48,6 +48,24 @@ pub(crate) fn end(mut file: &std::fs::File) -> std::io::Result<u64> {
     file.seek(std::io::SeekFrom::End(0))
 }
 
+/// Whether two paths lead to one file, or to one block device. `false` when either leads nowhere.
+#[cfg(all(feature = "verity", unix))]
+pub(crate) fn is_same(a: &std::path::Path, b: &std::path::Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let (Ok(a), Ok(b)) = (std::fs::metadata(a), std::fs::metadata(b)) else {
+        return false;
+    };
+    let devices = [&a, &b].map(blockwright_device::is_block_device);
+    (a.dev(), a.ino()) == (b.dev(), b.ino()) || devices == [true; 2] && a.rdev() == b.rdev()
+}
+
+/// Whether two paths are names of one file.
+#[cfg(all(feature = "verity", not(unix)))]
+pub(crate) fn is_same(a: &std::path::Path, b: &std::path::Path) -> bool {
+    let whole = |path: &std::path::Path| std::fs::canonicalize(path).ok();
+    whole(a).is_some_and(|a| Some(a) == whole(b))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,7 +14,7 @@ pub const BW_VERITY_SALT_BYTES: usize = 256;
 pub struct bw_verity_options {
     /// `sizeof(bw_verity_options)`.
     pub struct_size: usize,
-    /// The file that the tree goes to; null: behind the volume, in the image.
+    /// The file that the tree goes to, which is replaced unless it holds a volume or a disk; null: behind the volume, in the image.
     pub tree: Text,
     /// The salt.
     pub salt: Input,
@@ -78,8 +78,11 @@ fn told(verity: &Verity) -> Result<bw_verity_tree> {
     })
 }
 
-/// Makes a tree of hashes (dm-verity) over the first `bytes` of the image or block device at `path`, which must not be in use: `bytes` of `bw_made`. A volume that is
-/// written to afterwards no longer matches it. `options` may be null.
+/// Makes a tree of hashes (dm-verity) over the first `bytes` of the image or block device at `path`: `bytes` of `bw_made`. An image that is in use gives
+/// `BW_BUSY`; with `tree`, one that is open for reading only is taken. A volume that is written to afterwards no longer matches its tree. `options` may be null.
+///
+/// `BW_INVALID`: the image is shorter than `bytes` or its volume longer; behind `bytes`, an image file has something else than zeroes and an earlier tree; `tree` is
+/// the image, or holds a volume or a disk. `BW_UNSUPPORTED`: the image is in a container, such as qcow2. What a block device has behind `bytes` is overwritten.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_verity_seal(
     path: Text,

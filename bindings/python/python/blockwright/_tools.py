@@ -388,9 +388,11 @@ def seal_verity(
     uuid: _uuid.UUID | None = None,
     tree: str | os.PathLike[str] | None = None,
 ) -> Verity:
-    """Makes a tree of hashes (dm-verity) over the first ``size`` bytes of an image or block device, which must not be in use: ``size`` of :class:`BuildReport`.
+    """Makes a tree of hashes (dm-verity) over the first ``size`` bytes of an image or block device: ``size`` of :class:`BuildReport`.
 
-    The tree lies behind the volume, or in the file ``tree``. Without ``salt``, one of 32 bytes follows from ``uuid``, which is the tree's; that of the volume is a
+    The image must not be in use; with ``tree``, it may be open for reading. It must be a plain one, have at least ``size`` bytes, and no volume that is
+    larger. The tree lies behind the volume, where an image file may have zeroes or an earlier tree only, or in the file ``tree``, which is replaced unless it holds a
+    volume or a disk. What a block device has behind the volume is overwritten. ``KeyboardInterrupt`` stops it, and leaves no tree. Without ``salt``, one of 32 bytes follows from ``uuid``, which is the tree's; that of the volume is a
     good choice. A volume that is written to afterwards no longer matches its tree.
     """
     made = _native.seal(os.fspath(image), size, salt=salt, uuid=None if uuid is None else uuid.bytes, tree=_path(tree))

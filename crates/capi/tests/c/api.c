@@ -304,8 +304,44 @@ static void stopped(const char *image, uint32_t format, const char *tree) {
     close(fd);
 }
 
+/* FNV-1a of all bytes of a file. */
+static uint64_t sum_of(const char *path) {
+    uint64_t sum = 0xcbf29ce484222325;
+    FILE *f = fopen(path, "rb");
+    int c;
+    CHECK(f != NULL);
+    while ((c = getc(f)) != EOF)
+        sum = (sum ^ (uint64_t)c) * 0x100000001b3;
+    fclose(f);
+    return sum;
+}
+
+/* Seals that are refused, with both images as they were. `image` has a volume of so many bytes, and a tree behind it. */
+static void sealed_unharmed(const char *image, const char *other, uint64_t bytes) {
+    bw_verity_options verity = {.struct_size = sizeof verity};
+    bw_verity_tree tree;
+    bw_volume v;
+    uint64_t before = sum_of(image), before_other = sum_of(other);
+    EXPECT(BW_INVALID, bw_verity_seal(image, 4 * bytes, NULL, &tree, &err));
+    EXPECT(BW_INVALID, bw_verity_seal(image, 8192, NULL, &tree, &err));
+    verity.tree = image;
+    EXPECT(BW_INVALID, bw_verity_seal(image, bytes, &verity, &tree, &err));
+    verity.tree = other;
+    EXPECT(BW_INVALID, bw_verity_seal(image, bytes, &verity, &tree, &err));
+    CHECK(sum_of(image) == before && sum_of(other) == before_other);
+    OK(bw_volume_open(other, NULL, &v, &err));
+    EXPECT(BW_BUSY, bw_verity_seal(other, bytes, NULL, &tree, &err));
+    EXPECT(BW_BUSY, bw_verity_seal(image, bytes, &verity, &tree, &err));
+    OK(bw_mkdir(v, "/still-there", 0755, &err));
+    OK(bw_volume_close(v, &err));
+    OK(bw_volume_open(other, NULL, &v, &err));
+    OK(bw_rmdir(v, "/still-there", &err));
+    OK(bw_volume_close(v, &err));
+    CHECK(sum_of(image) == before);
+}
+
 /* What mkfs's rules, container images, listings, an earlier build and dm-verity are in C. */
-static void made_as_mkfs_does(const char *dir, const char *tree) {
+static void sources_and_rules(const char *dir, const char *tree) {
     const char *image = in_dir(dir, "c-rules.img"), *next = in_dir(dir, "c-next.img"), *listing = in_dir(dir, "c-listing");
     bw_rule rules[] = {{.kind = BW_RULE_EXCLUDE, .text = "from-tree"},
                        {.kind = BW_RULE_OWNERS, .text = "0-65534:100000"},
@@ -344,6 +380,7 @@ static void made_as_mkfs_does(const char *dir, const char *tree) {
     OK(bw_verity_seal(next, made.bytes, &verity, &again, &err));
     CHECK(again.hash_offset == 0 && memcmp(again.root_hash, hashes.root_hash, sizeof hashes.root_hash) == 0);
     EXPECT(BW_INVALID, bw_verity_seal(next, 100, NULL, &hashes, &err));
+    sealed_unharmed(next, image, made.bytes);
     EXPECT(BW_NULL, bw_verity_seal(next, made.bytes, NULL, NULL, &err));
     /* What cannot be is said. */
     make.base = NULL;
@@ -502,7 +539,7 @@ int main(int argc, char **argv) {
     removed_meanwhile(in_dir(argv[1], "c-removed-f2fs.img"), BW_MAKE_F2FS);
     stopped(in_dir(argv[1], "c-stopped.img"), BW_MAKE_EXT4, argv[2]);
     stopped(in_dir(argv[1], "c-stopped-f2fs.img"), BW_MAKE_F2FS, argv[2]);
-    made_as_mkfs_does(argv[1], argv[2]);
+    sources_and_rules(argv[1], argv[2]);
     journal_elsewhere(in_dir(argv[1], "c-journal.img"), in_dir(argv[1], "c-log.img"));
     settings(in_dir(argv[1], "c-settings.img"));
     forked(in_dir(argv[1], "c-base.img"), in_dir(argv[1], "c-changes"));
