@@ -81,6 +81,27 @@ def test_progress_that_fails_comes_out(tmp_path, tree):
     assert not (tmp_path / "x.img").exists()
 
 
+@pytest.mark.parametrize("format", ["ext4", "f2fs"])
+def test_progress_that_fails_at_the_last_steps(tmp_path, tree, format):
+    class Stop(Exception):
+        pass
+
+    def at_the_end(step, done, total):
+        if step == "copying" and 0 < total == done:
+            raise Stop
+
+    def too_late(step, done, total):
+        if step == "finishing":
+            raise Stop
+
+    with pytest.raises(Stop):
+        blockwright.build_image(tmp_path / "x.img", tree, format=format, progress=at_the_end)
+    assert not (tmp_path / "x.img").exists()
+    with pytest.raises(Stop):
+        blockwright.build_image(tmp_path / "x.img", tree, format=format, progress=too_late)
+    assert blockwright.check(tmp_path / "x.img").clean
+
+
 def damage(image):
     """Damages the image, and returns the bytes that are there now."""
     at, count = (1024 + 12, 4) if image.name.startswith("ext4") else (4096, 4096)

@@ -88,6 +88,7 @@ impl Error {
             #[cfg(feature = "build")]
             Cause::Making(e) => match e {
                 MkfsError::NoSpace { .. } | MkfsError::NoInodes { .. } => ErrorKind::NoSpace,
+                MkfsError::Stopped => ErrorKind::Interrupted,
                 MkfsError::Device(e) => Error::from(e.clone()).kind(),
                 MkfsError::Source(e) => match e.downcast_ref::<Error>() {
                     Some(e) => e.kind(),

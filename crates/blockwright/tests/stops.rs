@@ -1,7 +1,7 @@
 //! A watch that stops a change of size or settings: at the first, the middle and the last call of each phase the image, with the length that the command gives it, is whole, and the same
 //! change finishes afterwards.
 
-use blockwright::build::BuildProgress;
+use blockwright::build::{BuildProgress, EntryPolicy};
 use blockwright::device::{DevOffset, DeviceExt, MemoryDevice, SharedDevice};
 use blockwright::disk::{self, Disk, DiskBuilder, Part, PartReport, Scheme, WriteWatch, container};
 use blockwright::reshape::{
@@ -565,6 +565,76 @@ fn a_size_that_fails_leaves_current_copies() {
         is_whole(&image, Format::Ext4, &before, &what);
     }
     assert!(failed > 0, "every size was large enough");
+}
+
+/// A build of one large file stops while the file is read: for the UUID of reproducible volumes, for fs-verity, and from a stream.
+#[test]
+fn builds_while_a_large_file_is_read() {
+    if !have("tar") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let (tree, tar) = (dir.path().join("tree"), dir.path().join("tar"));
+    let image = dir.path().join("image");
+    std::fs::create_dir(&tree).expect("made");
+    std::fs::write(tree.join("large"), vec![7; 5 << 20]).expect("written");
+    let text = |path: &Path| path.display().to_string();
+    run_ok("tar", &["-C", &text(&tree), "-cf", &text(&tar), "large"]);
+    let stream = || std::fs::File::open(&tar).expect("opened");
+    let new = || VolumeBuilder::new().size_auto(0);
+    let policy = EntryPolicy::new().fsverity("large").expect("a pattern");
+    let builders = [
+        ("UUID", new().from(&tree).source_date_epoch(1)),
+        ("fs-verity", new().from(&tree).entries(policy)),
+        ("stream", new().from_reader(stream(), "tar")),
+    ];
+    for (what, builder) in builders {
+        let watch = |step: &BuildProgress| match step {
+            BuildProgress::Reading { .. } => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        };
+        let error = builder.watch(watch).create(&image).expect_err(what);
+        assert_eq!(error.kind(), ErrorKind::Interrupted, "{what}: {error}");
+        assert!(!image.exists(), "{what}");
+    }
+}
+
+/// A build stops at the last piece that is copied, too: behind it only metadata is written. Of one small file there is one piece.
+#[test]
+fn builds_at_the_last_piece() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+    std::fs::create_dir(&tree).expect("made");
+    for (name, bytes) in [("small", 100), ("middle", 3 << 20)] {
+        std::fs::write(tree.join(name), vec![7; bytes]).expect("written");
+        for format in [Format::Ext4, Format::F2fs] {
+            let build = |stop: usize| {
+                let pieces = Arc::new(AtomicUsize::new(0));
+                let seen = Arc::clone(&pieces);
+                let watch = move |step: &BuildProgress| match step {
+                    BuildProgress::Copied { .. }
+                        if seen.fetch_add(1, Ordering::Relaxed) + 1 == stop =>
+                    {
+                        ControlFlow::Break(())
+                    }
+                    _ => ControlFlow::Continue(()),
+                };
+                let builder = VolumeBuilder::new().format(format).size_auto(0);
+                let made = builder.from(&tree).watch(watch).create(&image);
+                (made, pieces.load(Ordering::Relaxed))
+            };
+            let (made, pieces) = build(usize::MAX);
+            made.expect("made");
+            std::fs::remove_file(&image).expect("removed");
+            assert!(pieces > 0, "{format}, {name}");
+            let (stopped, _) = build(pieces);
+            let what = format!("{format}, {name}, stopped at {pieces}");
+            let error = stopped.expect_err(&what);
+            assert_eq!(error.kind(), ErrorKind::Interrupted, "{what}: {error}");
+            assert!(!image.exists(), "{what}");
+        }
+        std::fs::remove_file(tree.join(name)).expect("removed");
+    }
 }
 
 /// A build stops at whichever step breaks, and the same build finishes afterwards; the last step comes too late.

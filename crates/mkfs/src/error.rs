@@ -56,6 +56,8 @@ pub enum MkfsError {
     },
     /// The data of a file could not be read.
     Source(Arc<dyn std::error::Error + Send + Sync>),
+    /// The progress function has ended it.
+    Stopped,
     /// The format's own rules were broken by the values chosen.
     Format(FormatError),
 }
@@ -117,6 +119,7 @@ impl fmt::Display for MkfsError {
             }
             MkfsError::Tree { name, reason } => write!(f, "{name}: {reason}"),
             MkfsError::Source(e) => write!(f, "{e}"),
+            MkfsError::Stopped => f.write_str("the build was stopped"),
             MkfsError::Format(e) => write!(f, "making a file system: {e}"),
         }
     }

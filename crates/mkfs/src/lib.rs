@@ -36,7 +36,7 @@ pub mod tree;
 
 pub use error::MkfsError;
 pub use options::{Before, SizeGoal};
-pub use output::{DataSource, Progress, SourceError};
+pub use output::{DataSource, Progress, ProgressFn, SourceError};
 
 /// Shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, MkfsError>;

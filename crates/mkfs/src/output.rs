@@ -7,6 +7,7 @@ use blockwright_device::{
     AlignedBuf, DevOffset, DeviceError, Flags, IoSlice, Op, Request, SharedDevice,
 };
 use parking_lot::{Condvar, Mutex};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -70,6 +71,17 @@ pub enum Progress {
     },
     /// All data is there; metadata follows.
     Metadata,
+}
+
+/// Takes the progress of writing, from several threads, and says whether to go on. After a break no volume is made, and [`MkfsError::Stopped`] is the result.
+pub type ProgressFn<'a> = &'a (dyn Fn(Progress) -> ControlFlow<()> + Sync);
+
+/// Tells how far the writing is.
+pub(crate) fn tell(progress: ProgressFn<'_>, step: Progress) -> Result<()> {
+    match progress(step) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(MkfsError::Stopped),
+    }
 }
 
 /// Bytes of one write of file data.
@@ -157,7 +169,7 @@ pub(crate) fn copy_data(
     chunks: &[Chunk],
     tree: &Tree,
     source: &dyn DataSource,
-    progress: &(dyn Fn(Progress) + Sync),
+    progress: ProgressFn<'_>,
 ) -> Result<()> {
     in_parallel(chunks.len(), &|job, buf| {
         let Some(chunk) = chunks.get(job) else {
@@ -182,11 +194,8 @@ pub(crate) fn copy_data(
             at = end;
         }
         device.write_at(DevOffset(chunk.start << bits), buf, Flags::empty())?;
-        progress(Progress::Copied {
-            bytes: bytes as u64,
-            files,
-        });
-        Ok(())
+        let bytes = bytes as u64;
+        tell(progress, Progress::Copied { bytes, files })
     })
 }
 
@@ -243,7 +252,8 @@ pub(crate) fn in_parallel(
                 Ok(result) => result,
                 Err(panic) => std::panic::resume_unwind(panic),
             };
-            if first.is_ok() {
+            // An error beside a stop is the one to tell.
+            if matches!(first, Ok(()) | Err(MkfsError::Stopped)) && result.is_err() {
                 first = result;
             }
         }

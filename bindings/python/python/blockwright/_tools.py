@@ -207,7 +207,8 @@ def build_image(
 
     ``progress`` is called from threads of the library, with a step (``reading``, ``copying``, ``finishing``). If it raises an exception, it is not
     called again, the build stops, and the exception comes out: a new image is removed, and one that was there is no volume any more, unless
-    the step was ``reading``. So does ``KeyboardInterrupt``. Streams are read by the caller's thread.
+    the step was ``reading``. So does ``KeyboardInterrupt``. While metadata is written (``finishing``) it is too late: the exception comes out when the image is
+    complete, and the image stays. Streams are read by the caller's thread.
     """
     if isinstance(sources, (str, os.PathLike, ContainerImage, Dumpfile)) or hasattr(sources, "read"):
         sources = [sources]  # type: ignore[list-item]

@@ -6,6 +6,7 @@
 use super::Rules;
 use super::budget::Budget;
 use super::data::Segment;
+use super::progress::Meter;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::positional;
 use std::fs::File;
@@ -119,19 +120,21 @@ fn read_magic(reader: &mut impl Read) -> io::Result<Vec<u8>> {
 #[cfg(feature = "xz")]
 const XZ_MEMORY_MAX: u64 = 256 << 20;
 
-/// Bounds what a stream unpacks to: all of it would be written to the spool, or at least be waited for.
-struct Bounded<R> {
+/// Bounds what a stream unpacks to: all of it would be written to the spool, or at least be waited for. The progress function can stop it.
+struct Bounded<'a, R> {
     reader: R,
     budget: Arc<Budget>,
+    meter: Meter<'a>,
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for Bounded<'_, R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let left = self.budget.unpacked_left();
         let most = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
         if most > 0 || buf.is_empty() {
             let n = self.reader.read(&mut buf[..most])?;
             self.budget.unpacked(n as u64);
+            self.meter.read(n as u64).map_err(io::Error::other)?;
             return Ok(n);
         }
         match self.reader.read(&mut buf[..1])? {
@@ -198,7 +201,7 @@ pub(crate) fn spool_file(dir: &Path) -> Result<Arc<File>> {
 
 impl<'a> Input<'a> {
     /// An archive in a file.
-    pub fn open(path: &Path, rules: &Rules<'_>) -> Result<Self> {
+    pub fn open(path: &Path, rules: &Rules<'a>) -> Result<Self> {
         let mut file = File::open(path)?;
         let magic = read_magic(&mut file)?;
         let metadata = file.metadata()?;
@@ -228,14 +231,14 @@ impl<'a> Input<'a> {
     pub fn unpacked(
         mut section: Section,
         watch: impl FnMut(&[u8]) + 'a,
-        rules: &Rules<'_>,
+        rules: &Rules<'a>,
     ) -> Result<Self> {
         let magic = read_magic(&mut section)?;
         Self::with_magic(&magic, section, rules, Some(Box::new(watch)))
     }
 
     /// An archive from a stream.
-    pub fn stream(mut reader: impl Read + 'a, rules: &Rules<'_>) -> Result<Self> {
+    pub fn stream(mut reader: impl Read + 'a, rules: &Rules<'a>) -> Result<Self> {
         let magic = read_magic(&mut reader)?;
         Self::with_magic(&magic, reader, rules, None)
     }
@@ -243,7 +246,7 @@ impl<'a> Input<'a> {
     fn with_magic(
         magic: &[u8],
         reader: impl Read + 'a,
-        rules: &Rules<'_>,
+        rules: &Rules<'a>,
         watch: Option<Watch<'a>>,
     ) -> Result<Self> {
         let whole = io::Cursor::new(magic.to_vec()).chain(reader);
@@ -255,6 +258,7 @@ impl<'a> Input<'a> {
             reader: Box::new(Bounded {
                 reader,
                 budget: Arc::clone(&rules.budget),
+                meter: Meter::new(rules.progress),
             }),
             spool: spool_file(&rules.spool_dir)?,
         };

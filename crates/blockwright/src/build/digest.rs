@@ -5,6 +5,7 @@
 //! same sources on another day has the same digest.
 
 use super::data::TreeData;
+use super::progress::{Meter, Tell};
 use super::tree::LayerTree;
 use crate::{Error, ErrorKind, Result};
 use blockwright_mkfs::DataSource;
@@ -27,7 +28,16 @@ fn number(hash: &mut Sha256, n: impl Into<i128>) {
 
 /// The UUID for these sources and options. `size`: the requested size of the volume; `options`: all options of the format, as
 /// text.
-pub(crate) fn uuid(tree: &LayerTree, size: &str, options: &str) -> Result<[u8; 16]> {
+///
+/// # Errors
+/// Those of reading the data; `Interrupted` when `tell` breaks.
+pub(crate) fn uuid(
+    tree: &LayerTree,
+    size: &str,
+    options: &str,
+    tell: Tell<'_>,
+) -> Result<[u8; 16]> {
+    let mut meter = Meter::new(tell);
     let mut hash = Sha256::new();
     put(&mut hash, b"blockwright volume, 1");
     put(&mut hash, size.as_bytes());
@@ -86,6 +96,7 @@ pub(crate) fn uuid(tree: &LayerTree, size: &str, options: &str) -> Result<[u8; 1
                 })?;
                 hash.update(&buffer[..part]);
                 at += part as u64;
+                meter.read(part as u64)?;
             }
         }
         number(&mut hash, node.children.len() as u64);

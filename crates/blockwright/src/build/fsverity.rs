@@ -9,6 +9,7 @@
 use super::archive;
 use super::data::{DataRef, TreeData};
 use super::policy::Patterns;
+use super::progress::{Meter, Tell};
 use super::tree::LayerTree;
 use crate::{Error, ErrorKind, Format, Result as BuildResult};
 use blockwright_device::positional;
@@ -142,12 +143,13 @@ pub(crate) fn measure<E: From<io::Error>>(
 /// in a temporary file until they are written. Returns how many there are.
 ///
 /// # Errors
-/// Those of reading the sources and of the temporary file; `NoSpace` for a file that is nearly all holes.
+/// Those of reading the sources and of the temporary file; `NoSpace` for a file that is nearly all holes; `Interrupted` when `tell` breaks.
 pub(crate) fn protect(
     tree: &mut LayerTree,
     patterns: &Patterns,
     format: Format,
     spool_dir: &Path,
+    tell: Tell<'_>,
 ) -> BuildResult<u64> {
     let mut files = Vec::new();
     let mut todo = vec![(Vec::new(), NodeId::ROOT)];
@@ -175,8 +177,9 @@ pub(crate) fn protect(
     }
     let spool = archive::spool_file(spool_dir)?;
     let mut spooled = 0;
+    let mut meter = Meter::new(tell);
     for id in &files {
-        let metadata = protect_one(tree, *id, format, &spool, spooled)?;
+        let metadata = protect_one(tree, *id, format, (&spool, spooled), &mut meter)?;
         spooled += metadata.bytes;
     }
     Ok(files.len() as u64)
@@ -186,9 +189,10 @@ fn protect_one(
     tree: &mut LayerTree,
     id: NodeId,
     format: Format,
-    spool: &Arc<File>,
-    spooled: u64,
+    spool: (&Arc<File>, u64),
+    meter: &mut Meter<'_>,
 ) -> BuildResult<VerityMetadata> {
+    let (spool, spooled) = spool;
     let node = tree.tree.node(id);
     let size = node.size;
     let data: u64 = node.data.iter().map(|range| range.end - range.start).sum();
@@ -205,6 +209,7 @@ fn protect_one(
     }
     let source = TreeData(&tree.data);
     let read = |at, buf: &mut [u8]| -> BuildResult<()> {
+        meter.read(buf.len() as u64)?;
         source
             .read_at(id, at, buf)
             .map_err(|e| match e.downcast::<Error>() {

@@ -492,7 +492,8 @@ impl VolumeBuilder {
         }
         self.policy.apply(&mut tree, self.epoch.map(|_| now))?;
         if !self.policy.protected().is_empty() {
-            fsverity::protect(&mut tree, self.policy.protected(), self.format, spool_dir)?;
+            let patterns = self.policy.protected();
+            fsverity::protect(&mut tree, patterns, self.format, spool_dir, &*self.progress)?;
         }
         Ok(tree)
     }
@@ -587,7 +588,8 @@ impl VolumeBuilder {
         let neutral = options(Before::Unknown)?;
         let mut options = options(before)?;
         if self.epoch.is_some() && self.options.uuid.is_none() {
-            let uuid = digest::uuid(tree, &self.size_text(), &format!("{neutral:?}"))?;
+            let text = format!("{neutral:?}");
+            let uuid = digest::uuid(tree, &self.size_text(), &text, &*self.progress)?;
             options.set_uuid(uuid);
         }
         if let Some(base) = &self.base {

@@ -98,7 +98,8 @@ impl Planned {
         let uuid = match (builder.options.uuid, builder.epoch) {
             (Some(uuid), _) => uuid,
             (None, Some(_)) => {
-                digest::uuid(&tree, &builder.size_text(), &format!("fat32 {label:?}"))?
+                let text = format!("fat32 {label:?}");
+                digest::uuid(&tree, &builder.size_text(), &text, &*builder.progress)?
             }
             (None, None) => blockwright_reshape::random_uuid(),
         };

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildProgress {
-    /// This many more files of the sources are known.
+    /// This many more files of the sources are known. Also told while the data of large ones is read, with none more.
     Reading {
         /// Files since the last call.
         files: u64,
@@ -35,6 +35,32 @@ pub(crate) type ProgressFn = Box<dyn Fn(&BuildProgress) -> ControlFlow<()> + Sen
 
 /// The same, as parts of the builder see it.
 pub(crate) type Tell<'a> = &'a (dyn Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync);
+
+/// Tells after each MiB of data that is read meanwhile that the sources are being read, so that long files can be stopped, too.
+pub(crate) struct Meter<'a> {
+    tell: Tell<'a>,
+    unseen: u64,
+}
+
+impl<'a> Meter<'a> {
+    pub fn new(tell: Tell<'a>) -> Self {
+        Meter { tell, unseen: 0 }
+    }
+
+    /// So many bytes more were read.
+    ///
+    /// # Errors
+    /// [`stopped`].
+    pub fn read(&mut self, bytes: u64) -> Result<()> {
+        const STEP: u64 = 1 << 20;
+        self.unseen += bytes;
+        if self.unseen < STEP {
+            return Ok(());
+        }
+        self.unseen = 0;
+        told(self.tell, &BuildProgress::Reading { files: 0 })
+    }
+}
 
 /// The error of a build that its progress function has stopped.
 pub(crate) fn stopped() -> Error {

@@ -4,7 +4,7 @@ use crate::{Error, Format, Result};
 use blockwright_device::SharedDevice;
 use blockwright_mkfs::flags::{LeftOut, left_out};
 use blockwright_mkfs::tree::Tree;
-use blockwright_mkfs::{DataSource, Progress, SizeGoal, ext4, f2fs};
+use blockwright_mkfs::{DataSource, ProgressFn, SizeGoal, ext4, f2fs};
 
 /// Properties of a volume that was made.
 #[derive(Clone, Debug)]
@@ -215,7 +215,7 @@ impl TargetPlan {
         device: &SharedDevice,
         tree: &Tree,
         source: &dyn DataSource,
-        progress: &(dyn Fn(Progress) + Sync),
+        progress: ProgressFn<'_>,
     ) -> Result<()> {
         match self {
             TargetPlan::Ext4(plan) => ext4::write(device, plan, tree, source, progress)?,

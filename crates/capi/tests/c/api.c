@@ -273,6 +273,11 @@ static int stop(void *user, uint32_t phase, uint64_t done_, uint64_t total) {
     return 1;
 }
 
+static int stop_at_the_end(void *user, uint32_t step, uint64_t done_, uint64_t total) {
+    (void)user;
+    return step == BW_STEP_COPYING && done_ == total;
+}
+
 /* A build that is stopped leaves no image, and a repair that is stopped has written nothing. */
 static void stopped(const char *image, uint32_t format, const char *tree) {
     int calls = 0;
@@ -287,6 +292,9 @@ static void stopped(const char *image, uint32_t format, const char *tree) {
     int fd;
     EXPECT(BW_INTERRUPTED, bw_make(image, &make, &source, 1, NULL, &err));
     CHECK(calls == 1 && access(image, F_OK) != 0);
+    make.progress = stop_at_the_end;
+    EXPECT(BW_INTERRUPTED, bw_make(image, &make, &source, 1, NULL, &err));
+    CHECK(access(image, F_OK) != 0);
     make.progress = NULL;
     OK(bw_make(image, &make, &source, 1, NULL, &err));
     fd = open(image, O_RDWR);

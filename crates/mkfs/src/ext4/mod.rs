@@ -30,7 +30,7 @@ mod xattrs;
 
 pub use crate::options::Before;
 pub use crate::options::SizeGoal;
-pub use crate::output::{DataSource, Progress};
+pub use crate::output::{DataSource, Progress, ProgressFn};
 pub use base::{Base, BaseFile};
 pub use journal_device::{JournalOptions, format_journal};
 pub use options::{FormatOptions, FsType, JournalName};
@@ -43,6 +43,7 @@ use crate::Result;
 use crate::output::NoData;
 use crate::tree::Tree;
 use blockwright_device::SharedDevice;
+use std::ops::ControlFlow;
 
 /// Makes an empty volume on all of `device`, or on its first `options.bytes`.
 ///
@@ -52,6 +53,12 @@ pub fn format(device: &SharedDevice, options: &FormatOptions) -> Result<FormatRe
     let tree = Tree::empty(options.now, options.root_owner);
     let bytes = options.bytes.unwrap_or_else(|| device.geometry().bytes);
     let plan = plan(options, &tree, bytes)?;
-    write(device, &plan, &tree, &NoData, &|_| ())?;
+    write(
+        device,
+        &plan,
+        &tree,
+        &NoData,
+        &|_| ControlFlow::Continue(()),
+    )?;
     Ok(plan.report())
 }

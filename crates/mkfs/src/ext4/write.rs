@@ -7,7 +7,9 @@ use super::planned::{Content, Plan, PlannedInode};
 use super::special;
 use super::xattrs::{self, Stored};
 use crate::options::Before;
-use crate::output::{BlockWriter, Chunk, Chunks, DataSource, Progress, check_device, copy_data};
+use crate::output::{
+    BlockWriter, Chunk, Chunks, DataSource, Progress, ProgressFn, check_device, copy_data, tell,
+};
 use crate::tree::{NodeId, Tree};
 use crate::{MkfsError, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, IoSlice, SharedDevice};
@@ -27,7 +29,7 @@ pub fn write(
     plan: &Plan,
     tree: &Tree,
     source: &dyn DataSource,
-    progress: &(dyn Fn(Progress) + Sync),
+    progress: ProgressFn<'_>,
 ) -> Result<()> {
     let geo = &plan.shape.geo;
     let bytes = geo.blocks_count << geo.block_bits;
@@ -37,7 +39,7 @@ pub fn write(
     }
     let chunks = chunks(plan);
     copy_data(device, geo.block_bits, &chunks, tree, source, progress)?;
-    progress(Progress::Metadata);
+    tell(progress, Progress::Metadata)?;
     write_metadata(device, plan, tree, source)?;
     device.flush()?;
     write_primary(device, plan)?;

@@ -36,6 +36,7 @@ use crate::Result;
 use crate::output::NoData;
 use crate::tree::{NodeId, Tree};
 use blockwright_device::SharedDevice;
+use std::ops::ControlFlow;
 
 /// Makes an empty volume on all of `device`, or on its first `options.bytes`.
 ///
@@ -45,7 +46,13 @@ pub fn format(device: &SharedDevice, options: &FormatOptions) -> Result<FormatRe
     let tree = Tree::empty(options.now, options.root_owner);
     let bytes = options.bytes.unwrap_or_else(|| device.geometry().bytes);
     let plan = plan(options, &tree, bytes)?;
-    write(device, &plan, &tree, &NoData, &|_| ())?;
+    write(
+        device,
+        &plan,
+        &tree,
+        &NoData,
+        &|_| ControlFlow::Continue(()),
+    )?;
     Ok(plan.report())
 }
 

@@ -6,7 +6,9 @@ use super::logs::Place;
 use super::plan::Plan;
 use super::{dirs, tables};
 use crate::options::Before;
-use crate::output::{BlockWriter, DataSource, Progress, check_device, copy_data, in_parallel};
+use crate::output::{
+    BlockWriter, DataSource, Progress, ProgressFn, check_device, copy_data, in_parallel, tell,
+};
 use crate::tree::Tree;
 use crate::{MkfsError, Result};
 use blockwright_device::{AlignedBuf, DevOffset, Flags, SharedDevice};
@@ -30,7 +32,7 @@ pub fn write(
     plan: &Plan,
     tree: &Tree,
     source: &dyn DataSource,
-    progress: &(dyn Fn(Progress) + Sync),
+    progress: ProgressFn<'_>,
 ) -> Result<()> {
     let bytes = plan.shape.geo.blocks_count << BLOCK_BITS;
     check_device(device, bytes, BLOCK_SIZE as u32)?;
@@ -40,7 +42,7 @@ pub fn write(
     let chunks = plan.chunks();
     copy_data(device, BLOCK_BITS, &chunks, tree, source, progress)?;
     write_nodes(device, plan, tree, source, progress)?;
-    progress(Progress::Metadata);
+    tell(progress, Progress::Metadata)?;
     let mut out = BlockWriter::new(device, BLOCK_BITS);
     write_blocks(&mut out, plan, tree)?;
     write_tables(&mut out, plan)?;
@@ -79,7 +81,7 @@ fn write_nodes(
     plan: &Plan,
     tree: &Tree,
     source: &dyn DataSource,
-    progress: &(dyn Fn(Progress) + Sync),
+    progress: ProgressFn<'_>,
 ) -> Result<()> {
     let mut jobs = Vec::new();
     for (log, nodes) in Log::NODE.into_iter().zip(&plan.nodes) {
@@ -111,8 +113,7 @@ fn write_nodes(
         };
         let at = u64::from(plan.places.address(place).0) << BLOCK_BITS;
         device.write_at(DevOffset(at), buf, Flags::META)?;
-        progress(Progress::Copied { bytes: 0, files });
-        Ok(())
+        tell(progress, Progress::Copied { bytes: 0, files })
     })
 }
 

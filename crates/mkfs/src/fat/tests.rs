@@ -5,6 +5,7 @@ use crate::output::{DataSource, SourceError};
 use crate::tree::Node;
 use blockwright_device::{DevOffset, DeviceExt, Flags, HostDevice, MemoryDevice, SharedDevice};
 use blockwright_ondisk::ext4::Timestamp;
+use std::ops::ControlFlow;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -79,7 +80,8 @@ fn options(before: Before) -> FormatOptions {
 }
 
 fn made(plan: &Plan, tree: &Tree, device: &SharedDevice) {
-    write(device, plan, tree, &Pattern, &|_| ()).unwrap_or_else(|e| panic!("{e}"));
+    write(device, plan, tree, &Pattern, &|_| ControlFlow::Continue(()))
+        .unwrap_or_else(|e| panic!("{e}"));
 }
 
 fn run(tool: &str, args: &[&str]) -> Vec<u8> {

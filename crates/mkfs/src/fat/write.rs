@@ -3,7 +3,9 @@
 use super::{Dir, ENTRY_BYTES, FIRST_CLUSTER, Placed, Plan, SECTOR, TABLES};
 use crate::Result;
 use crate::options::Before;
-use crate::output::{BlockWriter, Chunks, DataSource, Progress, check_device, copy_data};
+use crate::output::{
+    BlockWriter, Chunks, DataSource, Progress, ProgressFn, check_device, copy_data, tell,
+};
 use crate::tree::{Node, NodeId, Tree, block_ranges};
 use blockwright_device::{DevOffset, Flags, SharedDevice};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
@@ -32,7 +34,7 @@ pub fn write(
     plan: &Plan,
     tree: &Tree,
     source: &dyn DataSource,
-    progress: &(dyn Fn(Progress) + Sync),
+    progress: ProgressFn<'_>,
 ) -> Result<()> {
     let shape = &plan.shape;
     check_device(device, shape.sectors * SECTOR, SECTOR as u32)?;
@@ -59,7 +61,7 @@ pub fn write(
         }
     }
     copy_data(device, bits, &chunks.finish(), tree, source, progress)?;
-    progress(Progress::Metadata);
+    tell(progress, Progress::Metadata)?;
     let mut out = BlockWriter::new(device, SECTOR_BITS);
     write_tables(&mut out, plan)?;
     for dir in &plan.dirs {
