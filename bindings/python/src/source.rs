@@ -56,6 +56,11 @@ impl Source {
             ("files", Place::Path(path)) => builder.from(path),
             ("files", Place::Stream(object)) => builder.from_reader(stream(object), STREAM),
             ("image", Place::Path(path)) => {
+                if beside.is_some() {
+                    return Err(PyValueError::new_err(
+                        "name is for streams: an image at a path is named behind it, as docker-archive:FILE:NAME",
+                    ));
+                }
                 let image = ContainerImage::parse(path.as_os_str()).ok_or_else(|| {
                     let path = path.display();
                     PyValueError::new_err(format!(

@@ -271,6 +271,8 @@ def test_images_and_listings(tmp_path):
         blockwright.build_image(out, blockwright.ContainerImage(io.BytesIO(saved), "other:1"))
     with pytest.raises(ValueError, match="docker-archive"):
         blockwright.build_image(out, blockwright.ContainerImage("saved.tar"))
+    with pytest.raises(ValueError, match="name"):
+        blockwright.build_image(out, blockwright.ContainerImage(f"docker-archive:{tmp_path}/saved.tar", "box:1"))
 
 
 def test_an_earlier_build(tmp_path, tree):

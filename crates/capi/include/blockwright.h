@@ -734,12 +734,12 @@ typedef struct bw_error {
 } bw_error;
 
 /**
- * Bytes that are written, or null. C lets nothing else use as many as it says until the call returns.
+ * Bytes that are written, or null. C says how many; nothing else uses them until the call returns.
  */
 typedef void *bw_output;
 
 /**
- * Bytes that are read, or null. C keeps as many as it says readable and unchanged until the call returns.
+ * Bytes that are read, or null. C says how many; they are readable, and unchanged until the call returns.
  */
 typedef const void *bw_input;
 
@@ -766,7 +766,7 @@ typedef struct bw_rule {
 } bw_rule;
 
 /**
- * An array of rules, or null. C keeps as many as it says readable and unchanged until the call returns.
+ * An array of rules, or null. C says how many; they are readable, and unchanged until the call returns.
  */
 typedef const struct bw_rule *bw_rules;
 
@@ -776,7 +776,7 @@ typedef const struct bw_rule *bw_rules;
 typedef void *bw_user;
 
 /**
- * Called with how far it is: `step` is a `BW_STEP_`. Another result than 0 stops it, unless `step` is `BW_STEP_FINISHING`, and the call fails with
+ * Tells the progress of a build: `step` is a `BW_STEP_`. A result other than 0 stops the build, unless `step` is `BW_STEP_FINISHING`, and the call fails with
  * `BW_INTERRUPTED`. A new image is removed then; one that was there is no volume any more, unless `step` was `BW_STEP_READING`.
  */
 typedef int32_t (*bw_progress)(bw_user user, uint32_t step, uint64_t done, uint64_t total);
@@ -897,7 +897,7 @@ typedef struct bw_source {
    */
   uint32_t kind;
   /**
-   * For `BW_SOURCE_TAR_FD`, `BW_SOURCE_IMAGE_FD` and `BW_SOURCE_DUMPFILE_FD`. The descriptor stays the caller's.
+   * For `BW_SOURCE_TAR_FD`, `BW_SOURCE_IMAGE_FD` and `BW_SOURCE_DUMPFILE_FD`. The descriptor stays the caller's. Otherwise 0 or -1.
    */
   bw_descriptor fd;
   /**
@@ -905,13 +905,17 @@ typedef struct bw_source {
    */
   bw_text path;
   /**
-   * The folder of a listing's objects, or null.
+   * For `BW_SOURCE_DUMPFILE` and `BW_SOURCE_DUMPFILE_FD`: the folder of the listing's objects, or null. Otherwise null.
    */
   bw_text objects;
+  /**
+   * 0.
+   */
+  uint64_t reserved[2];
 } bw_source;
 
 /**
- * An array of sources, or null. C keeps as many as it says readable and unchanged until the call returns.
+ * An array of sources, or null. C says how many; they are readable, and unchanged until the call returns.
  */
 typedef const struct bw_source *bw_sources;
 
@@ -1012,7 +1016,7 @@ typedef struct bw_device {
 } bw_device;
 
 /**
- * An array of texts, or null. C keeps as many as it says, and what they lead to, readable and unchanged until the call returns.
+ * An array of texts, or null. C says how many; they and what they lead to are readable, and unchanged until the call returns.
  */
 typedef const bw_text *bw_texts;
 

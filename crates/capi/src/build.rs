@@ -85,7 +85,7 @@ pub const BW_STEP_COPYING: u32 = 1;
 /// Metadata is being written.
 pub const BW_STEP_FINISHING: u32 = 2;
 
-/// Called with how far it is: `step` is a `BW_STEP_`. Another result than 0 stops it, unless `step` is `BW_STEP_FINISHING`, and the call fails with
+/// Tells the progress of a build: `step` is a `BW_STEP_`. A result other than 0 stops the build, unless `step` is `BW_STEP_FINISHING`, and the call fails with
 /// `BW_INTERRUPTED`. A new image is removed then; one that was there is no volume any more, unless `step` was `BW_STEP_READING`.
 pub type bw_progress = Option<extern "C" fn(user: User, step: u32, done: u64, total: u64) -> i32>;
 
@@ -300,6 +300,7 @@ fn builder(
         new = has(BW_MAKE_NEW);
     }
     for source in sources {
+        refuse_unused(source)?;
         builder = match source.kind {
             BW_SOURCE_PATH => builder.from(source.path.path("source.path")?),
             BW_SOURCE_TAR_FD | BW_SOURCE_IMAGE_FD | BW_SOURCE_DUMPFILE_FD => {
@@ -336,6 +337,26 @@ fn builder(
     Ok((builder, new))
 }
 
+/// Refuses what a source of this kind does not use.
+fn refuse_unused(source: &bw_source) -> Result<()> {
+    let refused = |what: &str| Err(Fault::Misuse(what.to_owned()));
+    let from_descriptor = matches!(
+        source.kind,
+        BW_SOURCE_TAR_FD | BW_SOURCE_IMAGE_FD | BW_SOURCE_DUMPFILE_FD
+    );
+    if !from_descriptor && !matches!(source.fd.0, 0 | -1) {
+        return refused("source.fd: a source of this kind has no descriptor");
+    }
+    let is_listing = matches!(source.kind, BW_SOURCE_DUMPFILE | BW_SOURCE_DUMPFILE_FD);
+    if !is_listing && source.objects.optional().is_some() {
+        return refused("source.objects: only listings have objects");
+    }
+    if source.reserved != [0; 2] {
+        return refused("source.reserved is not 0");
+    }
+    Ok(())
+}
+
 /// The folder of a listing's objects.
 fn objects(source: &bw_source) -> Result<Option<PathBuf>> {
     match source.objects.optional() {
@@ -349,6 +370,9 @@ fn policy(rules: &[bw_rule]) -> Result<EntryPolicy> {
     let mut policy = EntryPolicy::new();
     let mut owners = OwnerMap::default();
     for rule in rules {
+        if rule.reserved != 0 {
+            return Err(Fault::Misuse("rule.reserved is not 0".to_owned()));
+        }
         let text = || -> Result<&str> {
             rule.text.bytes("rule.text")?;
             rule.text.utf8("rule.text")

@@ -53,7 +53,7 @@ fn checked(null: bool, bytes: usize, name: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that are read, or null. C keeps as many as it says readable and unchanged until the call returns.
+/// Bytes that are read, or null. C says how many; they are readable, and unchanged until the call returns.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Input(*const c_void);
@@ -71,7 +71,7 @@ impl Input {
     }
 }
 
-/// Bytes that are written, or null. C lets nothing else use as many as it says until the call returns.
+/// Bytes that are written, or null. C says how many; nothing else uses them until the call returns.
 #[repr(transparent)]
 pub struct Output(*mut c_void);
 
@@ -143,7 +143,7 @@ unsafe fn elements<'a, T>(from: *const T, count: usize, name: &'static str) -> R
     Ok(unsafe { std::slice::from_raw_parts(from, count) })
 }
 
-/// An array of sources, or null. C keeps as many as it says readable and unchanged until the call returns.
+/// An array of sources, or null. C says how many; they are readable, and unchanged until the call returns.
 #[repr(transparent)]
 pub struct Sources(*const bw_source);
 
@@ -156,7 +156,7 @@ impl Sources {
     }
 }
 
-/// An array of rules, or null. C keeps as many as it says readable and unchanged until the call returns.
+/// An array of rules, or null. C says how many; they are readable, and unchanged until the call returns.
 #[repr(transparent)]
 pub struct Rules(*const bw_rule);
 
@@ -168,7 +168,7 @@ impl Rules {
     }
 }
 
-/// An array of texts, or null. C keeps as many as it says, and what they lead to, readable and unchanged until the call returns.
+/// An array of texts, or null. C says how many; they and what they lead to are readable, and unchanged until the call returns.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Texts(*const Text);
@@ -186,12 +186,14 @@ impl Texts {
 pub struct bw_source {
     /// A `BW_SOURCE_`.
     pub kind: u32,
-    /// For `BW_SOURCE_TAR_FD`, `BW_SOURCE_IMAGE_FD` and `BW_SOURCE_DUMPFILE_FD`. The descriptor stays the caller's.
+    /// For `BW_SOURCE_TAR_FD`, `BW_SOURCE_IMAGE_FD` and `BW_SOURCE_DUMPFILE_FD`. The descriptor stays the caller's. Otherwise 0 or -1.
     pub fd: Descriptor,
     /// For `BW_SOURCE_PATH`, `BW_SOURCE_IMAGE` and `BW_SOURCE_DUMPFILE`; the image's name for `BW_SOURCE_IMAGE_FD`; otherwise a name for messages, or null.
     pub path: Text,
-    /// The folder of a listing's objects, or null.
+    /// For `BW_SOURCE_DUMPFILE` and `BW_SOURCE_DUMPFILE_FD`: the folder of the listing's objects, or null. Otherwise null.
     pub objects: Text,
+    /// 0.
+    pub reserved: [u64; 2],
 }
 
 /// A rule for the entries of all sources.

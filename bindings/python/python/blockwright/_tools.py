@@ -39,7 +39,7 @@ class ContainerImage:
     """A container image as a source of :func:`build_image`: its layers in order.
 
     ``oci:DIR[:TAG]``, ``oci-archive:FILE[:TAG]``, ``docker-archive:FILE[:NAME]``, or an open stream of ``docker save``. ``name`` is the image's, where such a
-    stream has several.
+    stream has several; with a path it is refused.
     """
 
     image: str | IO[bytes]

@@ -394,6 +394,9 @@ static void sources_and_rules(const char *dir, const char *tree) {
     make.base = NULL;
     rules[0] = (bw_rule){.kind = 99};
     EXPECT(BW_MISUSE, bw_make(image, &make, sources, 1, NULL, &err));
+    rules[0] = (bw_rule){.kind = BW_RULE_EXCLUDE, .text = "x", .reserved = 1};
+    EXPECT(BW_MISUSE, bw_make(image, &make, sources, 1, NULL, &err));
+    CHECK(strstr(err.message, "reserved"));
     rules[0] = (bw_rule){.kind = BW_RULE_EXCLUDE};
     EXPECT(BW_NULL, bw_make(image, &make, sources, 1, NULL, &err));
     rules[0].text = "[";
@@ -401,6 +404,18 @@ static void sources_and_rules(const char *dir, const char *tree) {
     rules[0] = (bw_rule){.kind = BW_RULE_FILE_CONTEXTS, .text = in_dir(dir, "none")};
     EXPECT(BW_NOT_FOUND, bw_make(image, &make, sources, 1, NULL, &err));
     make.rule_count = 0;
+    sources[0].reserved[1] = 1;
+    EXPECT(BW_MISUSE, bw_make(image, &make, sources, 1, NULL, &err));
+    CHECK(strstr(err.message, "source.reserved"));
+    sources[0] = (bw_source){.kind = BW_SOURCE_PATH, .path = tree, .objects = tree};
+    EXPECT(BW_MISUSE, bw_make(image, &make, sources, 1, NULL, &err));
+    CHECK(strstr(err.message, "source.objects"));
+    sources[0] = (bw_source){.kind = BW_SOURCE_PATH, .path = tree, .fd = 1};
+    EXPECT(BW_MISUSE, bw_make(image, &make, sources, 1, NULL, &err));
+    CHECK(strstr(err.message, "source.fd"));
+    /* -1 is no descriptor. */
+    sources[0].fd = -1;
+    OK(bw_make(image, &make, sources, 1, NULL, &err));
     make.platform = "nonsense";
     EXPECT(BW_INVALID, bw_make(image, &make, sources, 1, NULL, &err));
     make.platform = "linux/arm64";
