@@ -1051,9 +1051,9 @@ typedef struct bw_place {
 } bw_place;
 
 /**
- * Called from any thread with how far a check is. `phase`: 0 volume, 1 inodes, 2 directories, 3 links, 4 bitmaps. Another result than 0 stops the check, which
- * then fails with `BW_INTERRUPTED`. Repairs are written at the end, without calls in between: a check that was stopped has written nothing, but the
- * transactions of an ext4 journal that it replayed before.
+ * Called from any thread with how far a check is. `phase`: 0 volume, 1 inodes, 2 directories, 3 links, 4 bitmaps. A result other than 0 stops the check, which
+ * then fails with `BW_INTERRUPTED`. A repair that has begun to write is completed: calls may still come, and their results no longer count. So a check that was
+ * stopped has written nothing, but the transactions of an ext4 journal that it replayed before.
  */
 typedef int32_t (*bw_check_progress)(bw_user user, uint32_t phase, uint64_t done, uint64_t total);
 

@@ -23,9 +23,9 @@ pub const BW_CHECK_REPAIR: u32 = 2;
 /// f2fs, with `BW_CHECK_REPAIR`: give up what fsync wrote since the last checkpoint, where a mount refuses to recover it.
 pub const BW_CHECK_DISCARD_FSYNCED: u32 = 1;
 
-/// Called from any thread with how far a check is. `phase`: 0 volume, 1 inodes, 2 directories, 3 links, 4 bitmaps. Another result than 0 stops the check, which
-/// then fails with `BW_INTERRUPTED`. Repairs are written at the end, without calls in between: a check that was stopped has written nothing, but the
-/// transactions of an ext4 journal that it replayed before.
+/// Called from any thread with how far a check is. `phase`: 0 volume, 1 inodes, 2 directories, 3 links, 4 bitmaps. A result other than 0 stops the check, which
+/// then fails with `BW_INTERRUPTED`. A repair that has begun to write is completed: calls may still come, and their results no longer count. So a check that was
+/// stopped has written nothing, but the transactions of an ext4 journal that it replayed before.
 pub type bw_check_progress =
     Option<extern "C" fn(user: User, phase: u32, done: u64, total: u64) -> i32>;
 

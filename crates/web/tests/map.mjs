@@ -59,7 +59,7 @@ try {
   await pointer({ type: "pointerMove", x: 300, y: 250 });
   assert.equal((await view()).from, before.from, "a pointer that is not pressed drags nothing");
 
-  // A link to an issue brings its blocks into sight, and says of them what is so.
+  // A link to an issue brings its blocks into sight, and describes them.
   const link = "return document.querySelector('#lists a')";
   const [begin, last] = await run("const [a, b] = document.querySelector('#lists a').textContent.split(' to ').map(Number); return [a, b ?? a]");
   now = await changed(await view(), () => click("a link", link));

@@ -423,9 +423,9 @@ def check(
     wrote since the last checkpoint, where a mount refuses to recover it.
 
     ``progress`` is called from threads of the library, with a phase (``volume``, ``inodes``, ``directories``, ``links``, ``bitmaps``). If it raises an
-    exception, the check stops, and the exception comes out. So does ``KeyboardInterrupt``, with or without such a function. Repairs are written at the end, all
-    at once: a check that was stopped has written nothing, but the transactions of an ext4 journal that it replayed before. An exception
-    that comes after repairs have begun to be written comes out when they are complete.
+    exception, the check stops, and the exception comes out. So does ``KeyboardInterrupt``, with or without such a function. A repair
+    that has begun to write is completed: the function may still be called, and an exception comes out when the repair is complete. A check that was stopped before
+    has written nothing, but the transactions of an ext4 journal that it replayed.
     """
     report = _native.check(
         place(image, offset=offset, size=size, journal=journal, overlay=overlay, devices=devices),
