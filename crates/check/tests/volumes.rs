@@ -471,3 +471,49 @@ fn a_huge_sparse_volume_is_quick() {
     eprintln!("1 TiB, empty: {took:?}");
     assert!(took < Duration::from_secs(60), "{took:?}");
 }
+
+/// A quota file takes its next block at its number of blocks. With a smaller number that is a block in use.
+#[test]
+fn quota_files_with_too_small_a_number_of_blocks() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let base = lab
+        .make("12M", &["-t", "ext4", "-b", "1024", "-O", "quota"])
+        .unwrap();
+    let files: Vec<_> = (0..40u32)
+        .flat_map(|n| {
+            [
+                format!("mknod p{n} p"),
+                format!("sif p{n} uid {}", n * 70_000 + 1),
+            ]
+        })
+        .collect();
+    let files: Vec<_> = files.iter().map(String::as_str).collect();
+    let clean = repair(&lab.debugfs(&base, &files), Mode::Yes).1;
+    assert_eq!(lab.e2fsck(&clean).0, 0);
+    let mut clean = Volume::new(clean);
+    let head = clean.blocks(Ino::USR_QUOTA)[0];
+    let word = |v: &mut Volume, at: usize| {
+        u32::from_le_bytes(v.block(head)[at..at + 4].try_into().unwrap())
+    };
+    let blocks = word(&mut clean, 20);
+    assert_eq!(clean.blocks(Ino::USR_QUOTA).len() as u32, blocks);
+    assert!(blocks > 40, "{blocks}");
+    let cases = [1, 2, 5, blocks / 2, blocks - 1].map(|n| (20, n));
+    for (at, n) in cases.into_iter().chain([(24, blocks), (28, blocks + 9)]) {
+        let mut bad = clean.clone();
+        bad.block(head)[at..at + 4].copy_from_slice(&n.to_le_bytes());
+        let report = verify(&bad.image).unwrap();
+        assert!(!report.is_clean(), "word at {at}: {n} of {blocks}");
+        let (_, ours) = repair(&bad.image, Mode::Yes);
+        let again = verify(&ours).unwrap();
+        assert!(again.is_clean(), "word at {at}: {n}: {}", show(&again));
+        let (code, text) = lab.e2fsck(&ours);
+        assert_eq!(code, 0, "word at {at}: {n}: {text}");
+    }
+    // Behind all that is in use, a larger file is none that is damaged.
+    clean.edit_inode(Ino::USR_QUOTA, |i| i.size += 1024);
+    assert!(verify(&clean.image).unwrap().is_clean());
+}

@@ -303,8 +303,12 @@ impl Checker {
             && let Some(Ok(info)) = head.get(8..32).map(RawQuotaInfo::read_from_bytes)
         {
             let size = u64::from(info.blocks.get()) * BLOCK_SIZE as u64;
+            // The next block that the file takes is the one behind this number: it must not be in use.
+            let behind = self.last_quota_block(&file, &info)? >= info.blocks.get();
             // Linux mounts no volume with a shorter file. A longer one grows into its size.
-            if inode.size < size || inode.size > SIZE_MAX && inode.size != size {
+            if behind {
+                file.problem = Some("blocks in use behind its number of blocks");
+            } else if inode.size < size || inode.size > SIZE_MAX && inode.size != size {
                 file.problem = Some("size and number of blocks disagree");
                 let end = map.pieces.last().map_or(0, super::mapping::Piece::end);
                 let fits = size.div_ceil(u64::from(self.geo.block_size)) >= end;
@@ -318,6 +322,25 @@ impl Checker {
             file.right_size = None;
         }
         Ok(file)
+    }
+
+    /// The last block of a quota file that its tree, or one of its lists of blocks with room, leads to.
+    fn last_quota_block(&self, file: &QuotaFile, info: &RawQuotaInfo) -> Result<u32, CheckError> {
+        let mut last = file.visited.last().copied().unwrap_or(TREE_ROOT);
+        for list in [info.free_blk.get(), info.free_entry.get()] {
+            let mut seen = BTreeSet::new();
+            let mut block = list;
+            while block != 0 && seen.insert(block) {
+                last = last.max(block);
+                if block >= info.blocks.get() {
+                    break;
+                }
+                // The number of the next one comes first.
+                let bytes = self.quota_block(file, block)?;
+                block = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            }
+        }
+        Ok(last)
     }
 
     /// A block of a quota file; zeroes where nothing is mapped.

@@ -5,6 +5,7 @@
 //! # Invariants
 //! * Nothing is found by way of a block twice: a tree that contains itself is refused.
 //! * The tree never names a block that is not ready: changes go from the leaves up.
+//! * No block is used that is behind the file's number of blocks: the file would give it out again.
 //! * An entry is never all zeroes, which would make it a free one.
 
 use std::collections::{BTreeMap, HashSet};
@@ -117,6 +118,17 @@ pub fn check_head<B: Blocks>(b: &B, kind: QuotaKind) -> Result<Result<(), String
     Ok(Ok(()))
 }
 
+/// Refuses a block behind the file's number of blocks.
+fn within<B: Blocks>(b: &B, block: u32) -> Result<u32, B::Error> {
+    let blocks = b.look(0, |data| u32_at(data, HEAD_BLOCKS))?;
+    if block < blocks {
+        return Ok(block);
+    }
+    Err(b.bad(format!(
+        "quota block {block} is in use, but there are {blocks}"
+    )))
+}
+
 /// Finds an id's entry: `Err` holds the blocks of the tree that exist on the way.
 ///
 /// # Errors
@@ -139,7 +151,7 @@ pub fn find<B: Blocks>(
         if path.contains(&block) {
             return Err(b.bad(format!("quota block {block} contains itself")));
         }
-        path.push(block);
+        path.push(within(b, block)?);
     }
     let slot = b.look(block, |data| {
         (0..ENTRIES_PER_BLOCK).find(|slot| {
@@ -333,6 +345,7 @@ pub fn ensure<B: Blocks>(b: &B, id: u32, places: &mut Places) -> Result<Place, B
 fn new_block<B: Blocks>(b: &B) -> Result<u32, B::Error> {
     let (free, blocks) = b.look(0, |d| (u32_at(d, HEAD_FREE_BLK), u32_at(d, HEAD_BLOCKS)))?;
     if free != 0 {
+        within(b, free)?;
         let next = b.change(free, |data| {
             let next = u32_at(data, DATA_NEXT);
             data.fill(0);
@@ -350,7 +363,7 @@ fn new_block<B: Blocks>(b: &B) -> Result<u32, B::Error> {
 fn insert<B: Blocks>(b: &B, id: u32, path: &[u32]) -> Result<Place, B::Error> {
     let free_entry = b.look(0, |data| u32_at(data, HEAD_FREE_ENTRY))?;
     let data_block = if free_entry != 0 {
-        free_entry
+        within(b, free_entry)?
     } else {
         let block = new_block(b)?;
         b.change(0, |data| put_u32(data, HEAD_FREE_ENTRY, block))?;
@@ -550,5 +563,26 @@ mod tests {
         m.change(TREE_ROOT, |data| put_u32(data, 0, 99)).unwrap();
         assert!(find(&m, 1, &mut Places::new()).is_err());
         assert!(entries(&m).is_err());
+    }
+
+    #[test]
+    fn blocks_behind_the_number_of_blocks_are_refused() {
+        let m = empty(usize::MAX);
+        for id in [5, 70_000, 5_000_000] {
+            add(&m, id, 1024, 1, 0, &mut Places::new()).unwrap();
+        }
+        let blocks = m.look(0, |data| u32_at(data, HEAD_BLOCKS)).unwrap();
+        let before = m.0.borrow().clone();
+        for field in [HEAD_FREE_BLK, HEAD_FREE_ENTRY] {
+            m.change(0, |data| put_u32(data, field, blocks)).unwrap();
+            assert!(add(&m, 9_000_000, 1, 1, 0, &mut Places::new()).is_err());
+            *m.0.borrow_mut() = before.clone();
+        }
+        for fewer in TREE_ROOT + 1..blocks {
+            m.change(0, |data| put_u32(data, HEAD_BLOCKS, fewer))
+                .unwrap();
+            let found = [5, 70_000, 5_000_000].map(|id| find(&m, id, &mut Places::new()).is_err());
+            assert!(found.contains(&true), "{fewer} of {blocks}");
+        }
     }
 }
