@@ -209,6 +209,9 @@ impl Checker {
         }
         if self.problem(IssueKind::DirUnreachable { dir: ino }) {
             self.scan.unattached.push(ino);
+        } else {
+            // Its count of links is that of a directory with a name.
+            self.scan.unnamed.insert(ino.0);
         }
         Ok(())
     }

@@ -5,25 +5,23 @@
 
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::jbd2::{
-    DEFAULT_FAST_COMMIT_BLOCKS, JournalIncompat, JournalSuperblock, RawJournalSuperblock,
-    SUPERBLOCK_SIZE,
+    JournalIncompat, JournalSuperblock, RawJournalSuperblock, SUPERBLOCK_SIZE,
 };
 use blockwright_ondisk::ext4::superblock::RawSuperblock;
 use blockwright_ondisk::ext4::{
-    BlockNo, Compat, FileKind, FormatError, Incompat, Ino, Inode, Superblock, extent,
+    BlockNo, Compat, FileKind, Incompat, Ino, Inode, Superblock, extent,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::CheckError;
 use super::context::Checker;
 use super::issue::IssueKind;
+use super::log_area::{JOURNAL_BLOCKS_MIN, set_fast_commit_blocks};
 use super::mapping::{Collect, Piece, Walk};
 use super::replay::{Log, Replay};
 use super::store::Store;
 use crate::Mode;
 
-/// Least number of blocks of a journal.
-pub(super) const JOURNAL_BLOCKS_MIN: u64 = 1024;
 /// The superblock holds a copy of the journal inode's block area and size.
 const JOURNAL_BACKUP_BLOCKS: u8 = 1;
 /// Journal features understood here.
@@ -34,23 +32,24 @@ const KNOWN: JournalIncompat = JournalIncompat::REVOKE
     .union(JournalIncompat::CSUM_V3)
     .union(JournalIncompat::FAST_COMMIT);
 
-/// How many blocks of fast commits a journal can have. A single one holds none, and Linux and e2fsck do not replay a log in front of it.
-fn room_for_fast_commits(len: u32) -> u32 {
-    let room = u64::from(len).saturating_sub(JOURNAL_BLOCKS_MIN) as u32;
-    match room.min(DEFAULT_FAST_COMMIT_BLOCKS) {
-        1 => 0,
-        room => room,
-    }
+/// Whether a journal's pieces have no hole.
+fn is_whole(pieces: &[Piece]) -> bool {
+    let mut next = 0;
+    pieces.iter().all(|p| {
+        let here = p.logical == next;
+        next = p.end();
+        here
+    })
 }
 
-/// Gives a journal this many blocks of fast commits.
-fn set_fast_commit_blocks(raw: &mut RawJournalSuperblock, blocks: u32) {
-    raw.num_fc_blks.set(blocks);
-    if blocks == 0 {
-        let incompat = raw.feature_incompat.get();
-        let without = incompat & !JournalIncompat::FAST_COMMIT.bits();
-        raw.feature_incompat.set(without);
-    }
+/// Whether two of a journal's blocks are the same one.
+fn overlaps(pieces: &[Piece]) -> bool {
+    let mut places: Vec<_> = pieces
+        .iter()
+        .map(|p| (p.physical.0, u64::from(p.len)))
+        .collect();
+    places.sort_unstable();
+    places.windows(2).any(|w| w[0].0 + w[0].1 > w[1].0)
 }
 
 impl Checker {
@@ -125,106 +124,6 @@ impl Checker {
         self.recover_log(place, &pieces, &head)
     }
 
-    /// The kernel uses no journal whose log is shorter than the shortest journal there can be. What waits may be anywhere in the journal's file.
-    fn check_log_length(&mut self, bytes: &mut [u8], blocks: u64) {
-        let Ok((mut raw, _)) = RawJournalSuperblock::read_from_prefix(bytes) else {
-            return;
-        };
-        let (len, first, start) = (raw.maxlen.get(), raw.first.get(), raw.start.get());
-        match self.journal_head(bytes, blocks) {
-            Ok(_) => {}
-            Err(IssueKind::JournalSuperblock { error })
-                if matches!(*error.0, FormatError::JournalStart { .. }) && start >= first => {}
-            Err(_) => return,
-        }
-        let (field, found) = ("length of the log", len - first + 1);
-        let Ok(blocks) = u32::try_from(blocks) else {
-            return;
-        };
-        if u64::from(found) >= JOURNAL_BLOCKS_MIN {
-            return;
-        }
-        if self.problem(IssueKind::JournalField { field, found }) {
-            self.log_blocks = Some(blocks);
-        }
-        if start != 0 {
-            raw.maxlen.set(blocks);
-            self.guess_log_end(&mut raw, bytes);
-        }
-    }
-
-    /// Has the whole journal count as the log, until what waits there tells where it ends.
-    fn guess_log_end(&mut self, raw: &mut RawJournalSuperblock, bytes: &mut [u8]) {
-        self.log_end_is_guessed = true;
-        set_fast_commit_blocks(raw, 0);
-        raw.set_checksum();
-        if let Some(dest) = bytes.get_mut(..SUPERBLOCK_SIZE) {
-            dest.copy_from_slice(raw.as_bytes());
-        }
-    }
-
-    /// The kernel uses no journal whose blocks of fast commits leave a log that is shorter than the shortest journal there can be, and replays none with a single
-    /// such block.
-    fn check_fast_commit_area(&mut self, bytes: &mut [u8], blocks: u64) {
-        let Ok((mut raw, _)) = RawJournalSuperblock::read_from_prefix(bytes) else {
-            return;
-        };
-        let incompat = JournalIncompat::from_bits_retain(raw.feature_incompat.get());
-        let head = JournalSuperblock::parse(bytes, Some(blocks));
-        let possible = matches!(
-            head,
-            Ok(_) | Err(FormatError::JournalFirst { .. } | FormatError::JournalStart { .. })
-        );
-        // Version 1 has no features.
-        let second = raw.header.blocktype.get() == 4;
-        if !possible || !second || !incompat.contains(JournalIncompat::FAST_COMMIT) {
-            return;
-        }
-        let len = match u64::from(raw.maxlen.get()) {
-            len if len < JOURNAL_BLOCKS_MIN => blocks,
-            len => len,
-        };
-        let found = match raw.num_fc_blks.get() {
-            0 => DEFAULT_FAST_COMMIT_BLOCKS,
-            found => found,
-        };
-        let waits = raw.start.get() != 0;
-        let fits = len >= JOURNAL_BLOCKS_MIN + u64::from(found);
-        if len < JOURNAL_BLOCKS_MIN || fits && !(waits && found == 1) {
-            return;
-        }
-        let room = room_for_fast_commits(len as u32);
-        let field = "number of blocks of fast commits";
-        if self.problem(IssueKind::JournalField { field, found }) {
-            self.fast_commit_blocks = Some(room);
-        }
-        if !fits {
-            self.guess_log_end(&mut raw, bytes);
-        }
-    }
-
-    /// The head of a journal with the end of its log, where that is not known.
-    fn seek_log_end(
-        &self,
-        pieces: &[Piece],
-        head: &JournalSuperblock,
-    ) -> Result<JournalSuperblock, CheckError> {
-        let mut head = head.clone();
-        if self.log_end_is_guessed {
-            let log = Log {
-                store: self.log_store(),
-                pieces,
-                head: &head,
-                blocks_count: self.geo.blocks_count,
-            };
-            let guesses = [head.len - room_for_fast_commits(head.len), head.len];
-            if let Some(end) = log.seek_end(&guesses)? {
-                head.log_end = end;
-            }
-        }
-        Ok(head)
-    }
-
     /// The same for a journal on a device of its own. Without it nothing that waits to be replayed may be ignored: a
     /// later replay would undo every repair.
     fn recover_external(&mut self) -> Result<(), CheckError> {
@@ -268,7 +167,7 @@ impl Checker {
     }
 
     /// Where the journal's blocks are read and written.
-    fn log_store(&self) -> &Store {
+    pub(super) fn log_store(&self) -> &Store {
         self.journal_store.as_ref().unwrap_or(&self.store)
     }
 
@@ -315,7 +214,11 @@ impl Checker {
         self.sb.journal_uuid != [0; 16] || self.sb.journal_dev.get() != 0
     }
 
-    fn journal_head(&self, bytes: &[u8], blocks: u64) -> Result<JournalSuperblock, IssueKind> {
+    pub(super) fn journal_head(
+        &self,
+        bytes: &[u8],
+        blocks: u64,
+    ) -> Result<JournalSuperblock, IssueKind> {
         let head = JournalSuperblock::parse(bytes, Some(blocks)).map_err(|error| {
             IssueKind::JournalSuperblock {
                 error: error.into(),
@@ -347,7 +250,7 @@ impl Checker {
     }
 
     /// Whether an inode maps a journal, all of it, with a head that can be used.
-    fn holds_journal(&self, ino: Ino, inode: &Inode) -> Result<bool, CheckError> {
+    pub(super) fn holds_journal(&self, ino: Ino, inode: &Inode) -> Result<bool, CheckError> {
         if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
             return Ok(false);
         }
@@ -359,12 +262,8 @@ impl Checker {
             inode,
         };
         walk.run(&mut map)?;
-        let mut next = 0;
-        let whole = map.pieces.iter().all(|p| {
-            let here = p.logical == next;
-            next = p.end();
-            here
-        });
+        let whole = is_whole(&map.pieces) && !overlaps(&map.pieces);
+        let next = map.pieces.last().map_or(0, Piece::end);
         let Some(first) = map.pieces.first().filter(|_| whole) else {
             return Ok(false);
         };
@@ -471,14 +370,11 @@ impl Checker {
                     inode,
                 };
                 walk.run(&mut map)?;
-                let mut next = 0;
-                let whole = map.pieces.iter().all(|p| {
-                    let here = p.logical == next;
-                    next = p.end();
-                    here
-                });
-                if !whole {
+                let next = map.pieces.last().map_or(0, Piece::end);
+                if !is_whole(&map.pieces) {
                     Some("it has holes")
+                } else if overlaps(&map.pieces) {
+                    Some("it has a block twice")
                 } else if next < JOURNAL_BLOCKS_MIN {
                     Some("it is too short")
                 } else {
@@ -621,6 +517,10 @@ impl Checker {
         } else {
             log.fast_commits(replay.next_sequence)?
         };
+        if self.log_end_is_guessed {
+            // Behind a wrong end there may be transactions that follow.
+            replay.next_sequence = log.behind_all();
+        }
         for kind in std::mem::take(&mut replay.problems) {
             self.problem(kind);
         }
@@ -651,7 +551,8 @@ impl Checker {
         if self.repairing() {
             let bytes = self.log_store().read(place, "journal superblock")?;
             // One number is left out: fast commits on top of the old one never count again.
-            self.store_journal_head(place, bytes, replay.next_sequence.wrapping_add(1))?;
+            let next = replay.next_sequence.wrapping_add(1);
+            self.store_journal_head(place, bytes, next)?;
         }
         if self.repairing() {
             self.clear_recovery_flag();

@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 
 use super::CheckError;
 use super::context::Checker;
-use super::journal::JOURNAL_BLOCKS_MIN;
+use super::log_area::JOURNAL_BLOCKS_MIN;
 use super::mapping::{Collect, MapSink, Piece};
 use super::state::OldJournal;
 

@@ -66,7 +66,7 @@ impl Checker {
             .iter()
             .filter(|s| !s.marks.orphan && !s.marks.bad)
             .filter(|s| !hidden.contains(&s.ino))
-            // Their names count when there is room for them.
+            // Their counts are looked at once they have a name.
             .filter(|s| !self.scan.unnamed.contains(&s.ino.0))
             .map(|s| match s.marks.ea_inode {
                 // No directory names it, and one link says that attributes do.

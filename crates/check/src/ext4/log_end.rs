@@ -1,12 +1,13 @@
 //! Where a log ends, when the journal's superblock does not tell.
 //!
 //! A log is a ring in front of the blocks of fast commits. How many these are decides where the ring closes, and where fast commits begin. With a wrong number, transactions
-//! behind the wrong end are lost. So the end is taken from what waits:
+//! behind the wrong end are lost. So the end is taken from the blocks themselves:
 //! - A logged block never begins with the journal's magic, because it would be escaped. So the first block at the ring's beginning that has it is the header which follows
-//!   the last one at its end, and the blocks in front of it are the rest of a transaction.
+//!   the last one at its end, and the blocks in front of it are the rest of a transaction. When that header has the next number, this proves the end.
 //! - A fast commit has the number of the next transaction, and a checksum.
 //!
-//! Each candidate is tried, and the one that replays most is taken.
+//! Without a proof each candidate is tried, and the one that replays most is taken. A candidate with which a damaged list of revoked blocks is found is taken before all others: one
+//! that does not reach the list would replay blocks that the list revokes.
 
 use blockwright_ondisk::ext4::fast_commit::{Record, Records};
 use blockwright_ondisk::ext4::jbd2::{self, JournalBlockType};
@@ -25,23 +26,23 @@ struct Reach {
 }
 
 impl Log<'_> {
-    /// The end of the log with which most is replayed: one by what waits, or one of `guesses`, of which the first counts when nothing else does.
+    /// The end of the log: the one that its blocks prove, or the candidate with which most is replayed. The first of `guesses` counts when nothing is replayed.
     /// The log is as long as the journal meanwhile.
     pub fn seek_end(&self, guesses: &[u32]) -> Result<Option<u32>, CheckError> {
         let (Some(start), len) = (self.head.start, self.head.len) else {
             return Ok(None);
         };
+        let possible = |end: &u32| *end > start && *end <= len;
         let mut ends = Vec::new();
         if let Some(reach) = self.reach(start)? {
-            ends.extend(self.end_by_turn(start, &reach)?);
+            if let Some(end) = self.end_by_turn(start, &reach)?.filter(possible) {
+                return Ok(Some(end));
+            }
             ends.extend(self.end_by_fast_commits(&reach)?);
         }
         ends.extend_from_slice(guesses);
         let mut best = None;
-        for end in ends
-            .into_iter()
-            .filter(|end| (start + 1..=len).contains(end))
-        {
+        for end in ends.into_iter().filter(possible) {
             let mut head = self.head.clone();
             head.log_end = end;
             let log = Log {
@@ -49,6 +50,9 @@ impl Log<'_> {
                 ..*self
             };
             let replay = log.replay()?;
+            if replay.unsafe_to_replay {
+                return Ok(Some(end));
+            }
             let fast = log.fast_commits(replay.next_sequence)?;
             let found = (
                 replay.transactions,
@@ -81,12 +85,15 @@ impl Log<'_> {
                 }
                 _ => break,
             };
+            let Some(next) = at.checked_add(used) else {
+                break;
+            };
             reach = Some(Reach {
                 header: at,
-                next: at + used,
+                next,
                 sequence,
             });
-            at += used;
+            at = next;
         }
         Ok(reach)
     }
@@ -105,7 +112,7 @@ impl Log<'_> {
         Ok(None)
     }
 
-    /// The end of a log that fast commits follow.
+    /// The end of a log that fast commits follow. A transaction has one head of fast commits, at the beginning of the area: the first one that is found decides.
     fn end_by_fast_commits(&self, reach: &Reach) -> Result<Option<u32>, CheckError> {
         for end in reach.header + 1..self.head.len.saturating_sub(1) {
             let Some(block) = self.read(end + 1)? else {
@@ -115,8 +122,9 @@ impl Log<'_> {
             let follows = head.is_some_and(
                 |r| matches!(r.record, Record::Head { tid, .. } if tid == reach.sequence),
             );
-            if follows && self.fast_commits_from(end + 1, reach.sequence)?.commits > 0 {
-                return Ok(Some(end));
+            if follows {
+                let fast = self.fast_commits_from(end + 1, reach.sequence)?;
+                return Ok((fast.commits > 0).then_some(end));
             }
         }
         Ok(None)

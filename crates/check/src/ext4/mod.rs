@@ -36,6 +36,7 @@ mod journal;
 mod journal_rebuild;
 mod layout_features;
 mod links;
+mod log_area;
 mod log_end;
 mod lost_features;
 mod map_repair;
@@ -240,6 +241,7 @@ pub fn check(device: SharedDevice, options: &CheckOptions) -> Result<Report, Che
     // The journal's inode is in the first table.
     checker.seek_first_table()?;
     checker.recover_journal()?;
+    checker.check_room_for_fast_commits()?;
     let (mut rounds, mut restarts) = (0, 0);
     while rounds < ROUNDS_MAX {
         checker.begin_round(rounds + restarts);

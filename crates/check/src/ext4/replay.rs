@@ -79,7 +79,8 @@ impl Log<'_> {
 
     fn step(&self, at: u32, by: u32) -> u32 {
         let len = self.head.log_end - self.head.first;
-        self.head.first + ((at - self.head.first) + by % len) % len
+        let moved = u64::from(at - self.head.first) + u64::from(by % len);
+        self.head.first + (moved % u64::from(len)) as u32
     }
 
     /// Reads the whole log.
@@ -110,7 +111,7 @@ impl Log<'_> {
 
     /// A sequence number that nothing in the log can have: each transaction takes a block at least.
     /// Old transactions behind a damaged one must never follow new ones.
-    fn behind_all(&self) -> u32 {
+    pub fn behind_all(&self) -> u32 {
         let len = self.head.log_end - self.head.first;
         self.head.sequence.wrapping_add(len)
     }

@@ -219,7 +219,7 @@ pub(super) struct Scan {
     pub unindex: BTreeSet<u32>,
     /// Inodes without a name, to be put into lost+found.
     pub unattached: Vec<Ino>,
-    /// Those of them for which there is no room.
+    /// Inodes that stay without a name: there is no room for it, or nothing is repaired.
     pub unnamed: BTreeSet<u32>,
     /// Policies of encrypted inodes.
     pub policies: HashMap<u32, Vec<u8>>,

@@ -6,6 +6,7 @@ use crate::common::volume::Volume;
 use crate::common::{Lab, repair, show, tools, verify};
 use crate::judge::{judge, listing};
 use blockwright_check::Mode;
+use blockwright_check::ext4::IssueKind;
 
 /// How many bits of a word are features.
 const BITS: u32 = 20;
@@ -69,7 +70,10 @@ fn no_feature_s_bit_loses_anything() {
                 if report.is_clean() && !theirs_clean {
                     wrong.push(format!("{what}: clean to us alone; e2fsck: {said}"));
                 }
-                if !report.is_clean() && theirs_clean {
+                // Linux does not mount this one.
+                let no_room = |k: &IssueKind| matches!(k, IssueKind::FeatureContradiction { what } if what.starts_with("fast_commit"));
+                let differs = report.issues.iter().any(|i| no_room(&i.kind));
+                if !report.is_clean() && theirs_clean && !differs {
                     wrong.push(format!("{what}: clean to e2fsck alone: {}", show(&report)));
                 }
                 if report.is_clean() {

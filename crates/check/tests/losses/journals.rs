@@ -1,5 +1,7 @@
 //! Damaged journals.
 
+use std::process::Command;
+
 use blockwright_check::Mode;
 use blockwright_check::ext4::IssueKind;
 use blockwright_ondisk::ext4::fast_commit::running_checksum;
@@ -112,6 +114,15 @@ fn the_superblock_knows_where_the_journal_is() {
             ("inode of another type", |v| {
                 v.edit_inode(Ino::JOURNAL, |i| i.mode = 0o040_755);
             }),
+            ("inode that maps all blocks twice", |v| {
+                v.edit_inode(Ino::JOURNAL, |i| {
+                    assert_eq!(i.block[2], 1);
+                    i.block[2] = 2;
+                    i.block.copy_within(12..24, 24);
+                    i.block[24..28].copy_from_slice(&1024u32.to_le_bytes());
+                    i.size *= 2;
+                });
+            }),
             ("no inode", |v| v.edit_raw(Ino::JOURNAL, |raw| raw.fill(0))),
         ];
         for (what, damage) in cases {
@@ -223,7 +234,7 @@ fn the_journal_s_inode_and_its_copy_are_damaged_together() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The kernel mounts no volume with a log of less than 1024 blocks, whatever its journal's inode maps. What waits in such a log is not lost.
+/// The kernel mounts no volume with a log of less than 1024 blocks, whatever its journal's inode maps. The transactions in such a log are not lost.
 #[test]
 fn logs_get_their_length_back() {
     if !tools() {
@@ -264,7 +275,37 @@ fn logs_get_their_length_back() {
     }
 }
 
-/// Blocks of fast commits may leave no log shorter than the shortest journal: the kernel does not mount such a volume. What waits in the log is
+/// Whether Linux mounts a volume; `None` where nothing can be mounted.
+fn mounts(lab: &Lab, image: &[u8]) -> Option<bool> {
+    let run = |image: &[u8]| {
+        let path = lab.dir.path().join("mounted.img");
+        std::fs::write(&path, image).unwrap();
+        let at = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("timeout");
+        mount.args(["60", "mount", "-t", "ext4", "-o", "loop"]);
+        let done = mount.arg(&path).arg(at.path()).output().unwrap();
+        // Busy for a moment while another test starts a program.
+        let gone = !done.status.success()
+            || (0..50).any(|_| {
+                let mut umount = Command::new("timeout");
+                let umount = umount.args(["60", "umount"]).arg(at.path()).status();
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                umount.is_ok_and(|s| s.success())
+            });
+        assert!(gone);
+        done.status.success()
+    };
+    if run(image) {
+        return Some(true);
+    }
+    if run(&lab.make("8M", SUMS).unwrap()) {
+        return Some(false);
+    }
+    blockwright_oracles::skip("cannot mount ext4");
+    None
+}
+
+/// Blocks of fast commits may leave no log shorter than the shortest journal: the kernel does not mount such a volume. The log is
 /// replayed, and the number becomes one that leaves room.
 #[test]
 fn blocks_of_fast_commits_leave_a_log() {
@@ -273,7 +314,7 @@ fn blocks_of_fast_commits_leave_a_log() {
     }
     let lab = Lab::new();
     let mut wrong = Vec::new();
-    for size in ["size=1", "size=2"] {
+    for size in ["size=1", "size=2", "size=1,fast_commit_size=1"] {
         for sums in ["^metadata_csum", "metadata_csum"] {
             let features = format!("fast_commit,{sums}");
             let args = ["-t", "ext4", "-b", "1024", "-O", &features, "-J", size];
@@ -332,6 +373,9 @@ fn blocks_of_fast_commits_leave_a_log() {
                     if waits && ours.block(target) != new {
                         wrong.push(format!("{what}: the log was not replayed"));
                     }
+                    if n == u32::MAX && mounts(&lab, &ours.image) == Some(false) {
+                        wrong.push(format!("{what}: Linux does not mount it"));
+                    }
                 }
             }
         }
@@ -339,10 +383,14 @@ fn blocks_of_fast_commits_leave_a_log() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The name that a fast commit gives.
+const SECOND: &str = "another name";
+
 /// Blocks of the three transactions of [`logged`]: descriptor, data and commit; a list of revoked blocks and commit; descriptor, data and commit.
 const LOGGED: u32 = 8;
 
-/// Has these transactions begin at block `start` of the journal, in a log that ends at `end`. With `fast`, a fast commit follows them behind the log.
+/// Has these transactions begin at block `start` of the journal, in a log that ends at `end`. With `fast`, a fast commit that gives a file a [`SECOND`] name follows them
+/// behind the log.
 fn move_log(v: &mut Volume, start: u32, end: u32, fast: bool) {
     let places = v.blocks(Ino::JOURNAL);
     let blocks: Vec<Vec<u8>> = (1..=LOGGED)
@@ -364,10 +412,11 @@ fn move_log(v: &mut Volume, start: u32, end: u32, fast: bool) {
         return;
     }
     let tid = (raw.sequence.get() + 3).to_le_bytes();
-    let gone = b"\x02\0\0\0\x0c\0\0\0no such name";
+    let ino = v.lookup("dir/big").0.to_le_bytes();
+    let name = [&[2, 0, 0, 0], &ino[..], SECOND.as_bytes()].concat();
     let mut bytes = [&[9, 0, 8, 0, 0, 0, 0, 0], &tid[..]].concat();
-    bytes.extend([5, 0, gone.len() as u8, 0]);
-    bytes.extend(gone);
+    bytes.extend([4, 0, name.len() as u8, 0]);
+    bytes.extend(name);
     bytes.extend([&[8, 0, 8, 0], &tid[..]].concat());
     bytes.extend(running_checksum(0, &bytes).to_le_bytes());
     v.block(places[end as usize + 1])[..bytes.len()].copy_from_slice(&bytes);
@@ -383,7 +432,7 @@ fn edit_journal(v: &mut Volume, edit: impl FnOnce(&mut RawJournalSuperblock)) {
     head[..1024].copy_from_slice(raw.as_bytes());
 }
 
-/// Everything that waits is found: three transactions, and the fast commit.
+/// Everything is replayed: three transactions, and the fast commit.
 fn replays_all(lab: &Lab, what: &str, v: &Volume, target: (BlockNo, &[u8]), fast: bool) {
     let counts = |image: &[u8]| {
         let report = verify(image).unwrap();
@@ -406,12 +455,15 @@ fn replays_all(lab: &Lab, what: &str, v: &Volume, target: (BlockNo, &[u8]), fast
     assert!(again.is_clean(), "{what}: {}", show(&again));
     let (code, said) = lab.e2fsck(&ours);
     assert_eq!(code, 0, "{what}: {said}");
-    assert_eq!(Volume::new(ours).block(target.0), target.1, "{what}");
+    let mut ours = Volume::new(ours);
+    assert_eq!(ours.block(target.0), target.1, "{what}");
+    let names = listing(lab, &ours.image);
+    assert_eq!(names.contains_key(SECOND), fast, "{what}: {text}");
 }
 
-/// The journal's head does not tell how many blocks of fast commits there are. What waits tells where the log ends: nothing of it is lost.
+/// The journal's head does not tell how many blocks of fast commits there are. The log itself tells where it ends: nothing of it is lost.
 #[test]
-fn what_waits_tells_where_the_log_ends() {
+fn the_log_tells_where_it_ends() {
     if !tools() {
         return;
     }
@@ -441,6 +493,19 @@ fn what_waits_tells_where_the_log_ends() {
                     replays_all(&lab, &what, v, (target, &new), fast);
                 };
                 all("as it is", &v);
+                if n % 4 == 0 {
+                    let what = format!("{sums}, {area} blocks, log from {start}, {fast}");
+                    let (wrong, _) = judge(&lab, &what, &v.image);
+                    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+                }
+                // Numbers that leave a log, but begin in front of it.
+                for number in [256, 1040] {
+                    let mut v = v.clone();
+                    edit_journal(&mut v, |raw| raw.num_fc_blks.set(number));
+                    if start >= len - number && number != area {
+                        all(&format!("{number} of {len}"), &v);
+                    }
+                }
                 for number in [len - 1000, len - 3, u32::MAX] {
                     let mut v = v.clone();
                     edit_journal(&mut v, |raw| raw.num_fc_blks.set(number));
@@ -448,10 +513,96 @@ fn what_waits_tells_where_the_log_ends() {
                 }
                 for number in [1000, 3] {
                     let mut v = v.clone();
-                    edit_journal(&mut v, |raw| raw.maxlen.set(number.max(area + 2)));
+                    edit_journal(&mut v, |raw| raw.maxlen.set(number));
                     all(&format!("a length of {number}"), &v);
                 }
+                edit_journal(&mut v, |raw| raw.first.set(1100));
+                all("a log from block 1100 on", &v);
             }
         }
     }
+}
+
+/// A log of 2048 blocks, with 16 of fast commits behind it, that goes around its end behind `before` blocks; its head says an impossible number of blocks of fast commits.
+fn turned_log(lab: &Lab, sums: bool, before: u32) -> (Volume, BlockNo, Vec<u8>) {
+    let (features, open) = match sums {
+        true => ("fast_commit,metadata_csum", "jo -c"),
+        false => ("fast_commit,^metadata_csum", "jo"),
+    };
+    let args = ["-t", "ext4", "-b", "1024", "-O", features, "-J", "size=2"];
+    let (mut v, target, new) = logged(lab, &args, open);
+    let end = v.blocks(Ino::JOURNAL).len() as u32 - 16;
+    move_log(&mut v, end - before, end, false);
+    edit_journal(&mut v, |raw| {
+        let flag = raw.feature_incompat.get() | JournalIncompat::FAST_COMMIT.bits();
+        raw.feature_incompat.set(flag);
+        raw.num_fc_blks.set(u32::MAX);
+    });
+    (v, target, new)
+}
+
+/// The list of revoked blocks is behind the turn of the log, and damaged: an end of the log that does not lead to it is no better one.
+#[test]
+fn no_shorter_log_hides_a_damaged_list() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for sums in [false, true] {
+        // In front of the list: descriptor, data and commit of the first transaction.
+        let (mut v, target, new) = turned_log(&lab, sums, 3);
+        let before = listing(&lab, &v.image);
+        let block = revoke_block(&mut v);
+        v.block(block)[12..16].fill(0xFF);
+        let report = verify(&v.image).unwrap();
+        let said = |k: &IssueKind| matches!(k, IssueKind::JournalRevoke { .. });
+        let text = show(&report);
+        assert!(report.issues.iter().any(|i| said(&i.kind)), "{text}");
+        let (_, ours) = repair(&v.image, Mode::Yes);
+        let again = verify(&ours).unwrap();
+        assert!(again.is_clean(), "{}", show(&again));
+        assert_eq!(lab.e2fsck(&ours).0, 0);
+        assert_eq!(listing(&lab, &ours), before, "{text}");
+        assert_ne!(Volume::new(ours).block(target), new);
+    }
+}
+
+/// Each block of the area begins like a fast commit, and none is complete.
+#[test]
+fn heads_of_fast_commits_are_no_end() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let (mut v, target, new) = turned_log(&lab, true, 8);
+    let places = v.blocks(Ino::JOURNAL);
+    let mut tid = 0;
+    edit_journal(&mut v, |raw| tid = raw.sequence.get() + 3);
+    let head = [&[9, 0, 8, 0, 0, 0, 0, 0], &tid.to_le_bytes()[..]].concat();
+    for place in &places[places.len() - 16..] {
+        v.block(*place)[..head.len()].copy_from_slice(&head);
+    }
+    replays_all(&lab, "heads", &v, (target, &new), false);
+}
+
+/// The volume has the feature, and its journal no room for these blocks: Linux does not mount it.
+#[test]
+fn fast_commit_needs_room_in_the_journal() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let mut v = Volume::new(lab.make("8M", SUMS).unwrap());
+    v.edit_sb(|sb| {
+        let mut features = sb.features();
+        features.compat |= Compat::FAST_COMMIT;
+        sb.set_features(features);
+    });
+    assert_ne!(mounts(&lab, &v.image), Some(true));
+    let report = verify(&v.image).unwrap();
+    let said = |k: &IssueKind| matches!(k, IssueKind::FeatureContradiction { what } if what.starts_with("fast_commit"));
+    assert!(report.issues.iter().any(|i| said(&i.kind)));
+    let (wrong, ours) = judge(&lab, "no room", &v.image);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_ne!(mounts(&lab, &ours), Some(false));
 }

@@ -116,6 +116,9 @@ fn why_silent(kind: &IssueKind) -> Option<&'static str> {
         IssueKind::FeatureContradiction { what } if what.starts_with("a journal device") => {
             Some("the kernel mounts no volume with two journals")
         }
+        IssueKind::FeatureContradiction { what } if what.starts_with("fast_commit") => {
+            Some("the kernel mounts no volume with fast_commit and a journal without room for it")
+        }
         IssueKind::TimeInFuture { found, .. } if *found > u64::from(u32::MAX) => {
             Some("it reads the low 32 bits of the time, of 40")
         }
