@@ -94,7 +94,7 @@ impl CopyBatch {
 
 impl Drop for CopyBatch {
     fn drop(&mut self) {
-        // Who asks for no result has had an error of its own.
+        // A caller that does not ask for the result has an error of its own.
         let _ = self.in_flight.wait();
     }
 }
@@ -227,7 +227,7 @@ mod tests {
                 BLOCK,
             );
         }
-        // Whoever goes away early leaves nothing that still writes.
+        // A batch that is dropped early leaves no request that still writes.
         drop(batch);
         assert_eq!(later.open.load(Ordering::SeqCst), 0);
         assert_eq!(later.most.load(Ordering::SeqCst), IN_FLIGHT_MAX);

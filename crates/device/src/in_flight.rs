@@ -36,7 +36,7 @@ impl InFlight {
         changed.notify_all();
     }
 
-    /// Whether one of those that have ended failed, and nobody has heard of it.
+    /// Whether a request that has ended failed, and its error was not returned yet.
     pub fn has_failed(&self) -> bool {
         self.0.0.lock().failed.is_some()
     }
