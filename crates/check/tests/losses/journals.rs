@@ -116,10 +116,11 @@ fn the_superblock_knows_where_the_journal_is() {
             }),
             ("inode that maps all blocks twice", |v| {
                 v.edit_inode(Ino::JOURNAL, |i| {
-                    assert_eq!(i.block[2], 1);
-                    i.block[2] = 2;
-                    i.block.copy_within(12..24, 24);
-                    i.block[24..28].copy_from_slice(&1024u32.to_le_bytes());
+                    let n = usize::from(i.block[2]);
+                    assert!(n < 4, "{n} extents");
+                    i.block[2] += 1;
+                    i.block.copy_within(12..24, 12 + 12 * n);
+                    i.block[12 + 12 * n..16 + 12 * n].copy_from_slice(&1024u32.to_le_bytes());
                     i.size *= 2;
                 });
             }),
@@ -493,13 +494,8 @@ fn the_log_tells_where_it_ends() {
                     replays_all(&lab, &what, v, (target, &new), fast);
                 };
                 all("as it is", &v);
-                if n % 4 == 0 {
-                    let what = format!("{sums}, {area} blocks, log from {start}, {fast}");
-                    let (wrong, _) = judge(&lab, &what, &v.image);
-                    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-                }
                 // Numbers that leave a log, but begin in front of it.
-                for number in [256, 1040] {
+                for number in [1040] {
                     let mut v = v.clone();
                     edit_journal(&mut v, |raw| raw.num_fc_blks.set(number));
                     if start >= len - number && number != area {
