@@ -167,12 +167,7 @@ impl Core {
         // The others must not be done twice.
         let repeats = !matches!(mode, FallocMode::CollapseRange | FallocMode::InsertRange);
         match self.engine.fallocate(inode, range.clone(), mode, mtime) {
-            // Files removed a moment ago may still have blocks, and freed blocks may be held back until the next commit.
-            Err(e) if e.kind() == ErrorKind::NoSpace && repeats => {
-                self.wait_for_removed();
-                if self.engine.sync_volume().is_err() {
-                    return Err(e);
-                }
+            Err(e) if e.kind() == ErrorKind::NoSpace && repeats && self.reclaim_removed() => {
                 self.engine.fallocate(inode, range, mode, mtime)?;
             }
             other => other?,

@@ -155,13 +155,11 @@ impl Core {
             Err(e) if matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::QuotaExceeded) => e,
             Err(e) => return (at, false, Some(e)),
         };
-        // Files removed a moment ago may still have blocks, and freed blocks may be held back until the engine's next commit.
-        if error.kind() == ErrorKind::NoSpace {
-            self.wait_for_removed();
-            if self.engine.sync_volume().is_ok() && self.engine.reserve(inode, start..stop).is_ok()
-            {
-                return (end, false, None);
-            }
+        if error.kind() == ErrorKind::NoSpace
+            && self.reclaim_removed()
+            && self.engine.reserve(inode, start..stop).is_ok()
+        {
+            return (end, false, None);
         }
         // Nearly full: block by block.
         let mut fits = start;

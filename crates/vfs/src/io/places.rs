@@ -123,11 +123,9 @@ impl Core {
                     let e = Error::corrupt("allocate", "the target does not start where asked");
                     return (targets, at, Some(e));
                 }
-                // Files removed a moment ago may still have blocks, and freed blocks may be held back until the next commit.
                 Err(e) if e.kind() == ErrorKind::NoSpace && !retried => {
                     retried = true;
-                    self.wait_for_removed();
-                    if self.engine.sync_volume().is_err() {
+                    if !self.reclaim_removed() {
                         return (targets, at, Some(e));
                     }
                 }

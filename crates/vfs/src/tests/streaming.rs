@@ -320,7 +320,7 @@ fn a_steady_writer_keeps_nobody_from_syncing() {
     assert!(writing.join().unwrap() > 0);
 }
 
-/// The flusher keeps a file in memory until what it wrote has landed. When the file is removed meanwhile, its blocks come free later than the
+/// The flusher keeps a file in memory while its writes are in flight. When the file is removed meanwhile, its blocks come free later than the
 /// removal returns, and a write that needs them waits.
 #[test]
 fn a_write_finds_the_room_of_files_that_were_removed_before() {

@@ -27,7 +27,7 @@ pub(crate) struct Flusher {
     /// Writers that wait for that.
     pub(super) waiters: AtomicU64,
     pub(super) running: AtomicBool,
-    /// The inodes that writeback keeps in memory until what it wrote of them has landed, and by how many threads.
+    /// The inodes that writeback keeps in memory while its writes are in flight, and for how many threads.
     held: Mutex<BTreeMap<Ino, (Arc<Inode>, usize)>>,
     /// A thread waits for these inodes to leave memory.
     pub(crate) let_go: AtomicBool,

@@ -5,7 +5,7 @@
 //! finds no room waits for that.
 //!
 //! # Locks
-//! None but leaves. The caller may hold locks of other files, and the flusher may wait for these: so no thread waits here for long.
+//! None but leaves. The caller may hold locks of other files, and the flusher may wait for these: so the wait has a limit.
 
 use crate::core::Core;
 use blockwright_device::sim::turns;
@@ -16,22 +16,27 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Core {
+    /// Makes the blocks of files that were removed before usable: waits until these files have left memory, and commits. For a caller that found no
+    /// room, without a handle of the engine. Whether trying again makes sense.
+    pub(crate) fn reclaim_removed(&self) -> bool {
+        self.wait_for_removed();
+        self.engine.sync_volume().is_ok()
+    }
+
     /// Waits until no removed file is about to free its blocks: none that writeback has, and none that another thread evicts. Ends without that
-    /// when it takes long. Whether there was one. The blocks may be unusable until the engine's next commit.
-    pub(crate) fn wait_for_removed(&self) -> bool {
+    /// when it takes long.
+    fn wait_for_removed(&self) {
         // Threads that take turns evict in their own turns, and have no flusher.
         if turns::takes_turns() {
-            return false;
+            return;
         }
         let start = Instant::now();
-        let mut waited = false;
-        loop {
+        while start.elapsed() < PATIENCE {
             let seen = self.flusher.cleaned.load(Ordering::SeqCst);
             let held = self.flusher.holds_removed();
-            if !held && !self.inodes.is_evicting() || start.elapsed() > PATIENCE {
-                return waited;
+            if !held && !self.inodes.is_evicting() {
+                return;
             }
-            waited = true;
             if held {
                 self.flusher.let_go.store(true, Ordering::SeqCst);
                 self.kick_flusher();
