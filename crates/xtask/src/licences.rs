@@ -28,7 +28,7 @@ const LICENCES: &[&str] = &[
     "CDLA-Permissive-2.0",
 ];
 
-/// What a test runs as a program would be run, and nothing that is shipped is linked with. Under other licences, each with its reason.
+/// Crates under other licences that only a test uses. Nothing that is shipped contains them.
 const OF_TESTS: &[(&str, &str)] = &[
     // Generates the C header, which a test compares.
     ("cbindgen", "MPL-2.0"),
