@@ -73,8 +73,8 @@ pub(super) fn open(path: &Path, mode: &OpenMode) -> Result<HostFile> {
     measure(path, fd, mode)
 }
 
-/// How long a lock may outlive the process that took it: a process that a signal ends leaves requests in its ring, which the host completes, and
-/// then closes the file, some ten milliseconds later. Until then the image may still be written to.
+/// How long to wait for a lock without a living holder. A lock outlives the process that took it for some ten milliseconds: a process that a signal
+/// ends leaves requests in its ring, which the host completes before it closes the file. Until then the image may still be written to.
 const ENDED_HOLDER_PATIENCE: Duration = Duration::from_secs(1);
 const ENDED_HOLDER_STEP: Duration = Duration::from_millis(5);
 
@@ -92,8 +92,8 @@ fn lock(fd: &OwnedFd, mode: &OpenMode) -> Result<()> {
             Err(Errno::WOULDBLOCK) => {
                 let pids = holders(fd);
                 let living = pids.iter().find(|pid| !has_ended(**pid));
-                let ended = !pids.is_empty() && living.is_none();
-                if !ended || began.elapsed() >= ENDED_HOLDER_PATIENCE {
+                // Where none is listed, the lock was released before the table was read, or the holder is hidden.
+                if living.is_some() || began.elapsed() >= ENDED_HOLDER_PATIENCE {
                     let holder = living.or(pids.first()).copied().map(describe);
                     return Err(refused(DeviceErrorKind::InUse { holder }));
                 }
@@ -265,6 +265,7 @@ mod tests {
     use super::super::tests::Scratch;
     use super::*;
     use crate::{DevOffset, Flags};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn a_second_writer_is_refused_by_name() {
@@ -317,6 +318,32 @@ mod tests {
                 let said = error.to_string();
                 assert!(said.contains("which has ended"), "{said}");
             }
+        }
+    }
+
+    /// The table of locks is read after a lock was refused. A lock that was released in between is free, and no open is refused for it.
+    #[test]
+    fn a_lock_that_is_released_meanwhile_is_no_refusal() {
+        let path = Scratch::new();
+        drop(HostDevice::create(&path.0, 1 << 20).unwrap());
+        let ended = AtomicBool::new(false);
+        let refused: Vec<String> = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let held = File::open(&path.0).unwrap();
+                while !ended.load(Ordering::Relaxed) {
+                    rustix::fs::flock(&held, FlockOperation::LockExclusive).unwrap();
+                    rustix::fs::flock(&held, FlockOperation::Unlock).unwrap();
+                }
+            });
+            let opened = (0..3000).map(|_| HostDevice::open(&path.0, OpenMode::default()));
+            let refused = opened.filter_map(|opened| Some(opened.err()?.to_string()));
+            let refused = refused.collect();
+            ended.store(true, Ordering::Relaxed);
+            refused
+        });
+        // This process, which holds the lock at times.
+        for said in refused {
+            assert!(said.contains("in use by process"), "{said}");
         }
     }
 
