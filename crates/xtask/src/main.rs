@@ -11,6 +11,7 @@ mod guard;
 mod hosts;
 mod licences;
 mod load;
+mod memory_dir;
 mod release;
 mod run;
 mod s3;

@@ -2,6 +2,7 @@
 
 use crate::fuzz::Fuzzed;
 use crate::guard;
+use crate::memory_dir;
 use crate::switch::UringOn;
 use crate::tools::{cargo_path, install_suites, tools_dir};
 use crate::workspace;
@@ -70,7 +71,7 @@ impl Failures {
 /// The limit of a whole run. CI treats a longer run as a hang and keeps nothing of it.
 const WHOLE: Duration = Duration::from_secs(60 * 60);
 
-/// The second of Unix time at which this run has to be over.
+/// The second of Unix time at which a run that begins now has to be over.
 fn deadline() -> u64 {
     let end = SystemTime::now() + WHOLE;
     end.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
@@ -98,6 +99,7 @@ fn set_up() {
 /// Runs `fuzz`, and then `cargo test` over the workspace (or what `args` select). The count at the end includes what was
 /// fuzzed, a target as a test. Before it the failures are repeated: the last lines are all that some readers of a log see.
 pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
+    let deadline = deadline();
     // Side by side: much of the instrumented build is one crate after another, and packages are waited for.
     let (fuzzed, suites) = thread::scope(|scope| {
         let suites = scope.spawn(install_suites);
@@ -117,6 +119,7 @@ pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
         eprintln!("xtask test: {e}; tests that need it will be skipped");
     }
     let _uring = UringOn::new();
+    let memory = memory_dir::new();
     let mut path = tools_dir().join("bin").into_os_string();
     for more in ["/usr/sbin", "/sbin"] {
         path.push(":");
@@ -140,11 +143,14 @@ pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
     if !args.iter().any(|a| a == "-p" || a == "--package") {
         command.arg("--workspace");
     }
+    if let Some(dir) = &memory {
+        command.env("TMPDIR", dir.path());
+    }
     let child = command
         .args(args)
         .current_dir(workspace())
         .env("PATH", path)
-        .env(guard::DEADLINE, deadline().to_string())
+        .env(guard::DEADLINE, deadline.to_string())
         .stdout(Stdio::piped())
         .spawn();
     let mut child = match child {

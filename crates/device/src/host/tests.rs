@@ -10,7 +10,7 @@ pub(super) struct Scratch(pub(super) PathBuf);
 
 impl Scratch {
     pub(super) fn new() -> Self {
-        Self::inside(&std::env::temp_dir())
+        Self::inside(&beside_the_build())
     }
 
     pub(super) fn inside(dir: &Path) -> Self {
@@ -24,6 +24,12 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _may_not_exist = std::fs::remove_file(&self.0);
     }
+}
+
+/// On a disk, most likely. The host's temporary directory may be in memory.
+fn beside_the_build() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.parent().unwrap().to_owned()
 }
 
 fn conforms(dir: &Path, mode: OpenMode) {
@@ -56,7 +62,7 @@ fn plain_conforms() {
             engine: Engine::Plain,
             ..OpenMode::default()
         };
-        conforms(&std::env::temp_dir(), mode);
+        conforms(&beside_the_build(), mode);
     }
 }
 
@@ -69,7 +75,7 @@ fn uring_conforms() {
                 engine: Engine::Uring,
                 ..OpenMode::default()
             };
-            conforms(&std::env::temp_dir(), mode);
+            conforms(&beside_the_build(), mode);
         }
     }
 }
