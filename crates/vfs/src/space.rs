@@ -164,14 +164,12 @@ impl Core {
         self.flush_and_drop(inode, &owner, flush)?;
         // No other thread sets times meanwhile: the inode is locked.
         let (mtime, ctime) = times.of_change(inode);
-        // The others must not be done twice.
-        let repeats = !matches!(mode, FallocMode::CollapseRange | FallocMode::InsertRange);
-        match self.engine.fallocate(inode, range.clone(), mode, mtime) {
-            Err(e) if e.kind() == ErrorKind::NoSpace && repeats && self.reclaim_removed() => {
-                self.engine.fallocate(inode, range, mode, mtime)?;
-            }
-            other => other?,
-        }
+        let allocate = || self.engine.fallocate(inode, range.clone(), mode, mtime);
+        match mode {
+            // Not to be done twice.
+            FallocMode::CollapseRange | FallocMode::InsertRange => allocate(),
+            _ => self.with_room(allocate),
+        }?;
         inode.update_attr(|a| {
             a.size = new_size;
             a.mtime = mtime;

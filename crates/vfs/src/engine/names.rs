@@ -119,19 +119,19 @@ pub trait Names: Send + Sync {
     /// Makes an inode and its name. The vfs puts the inode into its cache.
     ///
     /// # Errors
-    /// `Exists` when the name is there; `NoSpace`, `QuotaExceeded`.
+    /// `Exists` when the name is there; `NoSpace`: nothing was made, and the call may be repeated; `QuotaExceeded`.
     fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode) -> Result<Arc<Inode>>;
 
     /// Makes an inode without a name (`O_TMPFILE`), as an orphan.
     ///
     /// # Errors
-    /// `NoSpace`, `QuotaExceeded`.
+    /// As [`Names::create`].
     fn create_unnamed(&self, dir: &Arc<Inode>, new: &NewInode) -> Result<Arc<Inode>>;
 
     /// Adds a name. The inode's lock is held exclusively, too. An inode without a name stops being an orphan.
     ///
     /// # Errors
-    /// `Exists` when the name is there; `TooManyLinks`, `NoSpace`.
+    /// `Exists` when the name is there; `TooManyLinks`; `NoSpace`: nothing was changed.
     fn link(&self, dir: &Arc<Inode>, name: &[u8], inode: &Arc<Inode>, now: Timestamp)
     -> Result<()>;
 
@@ -168,6 +168,6 @@ pub trait Names: Send + Sync {
     /// * no directory gets below itself.
     ///
     /// # Errors
-    /// `NotEmpty` when a directory with entries would be replaced; `NoSpace`.
+    /// `NotEmpty` when a directory with entries would be replaced; `NoSpace`: nothing was changed.
     fn rename(&self, rename: &Rename<'_>) -> Result<()>;
 }

@@ -249,7 +249,8 @@ impl Vfs {
         self.check_dir_change(cred, dir, "create")?;
         self.check_new_kind(cred, req, "create")?;
         let new = self.new_inode(cred, dir, req)?;
-        let inode = self.core.engine.create(dir, name, &new)?;
+        let create = || self.core.engine.create(dir, name, &new);
+        let inode = self.core.with_room(create)?;
         Ok((self.core.add_inode(inode), true))
     }
 
@@ -271,7 +272,8 @@ impl Vfs {
         self.check_dir_change(cred, dir, "create unnamed")?;
         self.check_new_kind(cred, req, "create unnamed")?;
         let new = self.new_inode(cred, dir, req)?;
-        let inode = self.core.engine.create_unnamed(dir, &new)?;
+        let create = || self.core.engine.create_unnamed(dir, &new);
+        let inode = self.core.with_room(create)?;
         Ok(self.core.add_inode(inode))
     }
 
@@ -310,9 +312,9 @@ impl Vfs {
         if self.core.engine.lookup(new_dir, new_name)?.is_some() {
             return Err(Error::new(ErrorKind::Exists, "link").ino(new_dir.ino()));
         }
+        let now = Timestamp::now();
         self.core
-            .engine
-            .link(new_dir, new_name, inode, Timestamp::now())
+            .with_room(|| self.core.engine.link(new_dir, new_name, inode, now))
     }
 
     /// A directory whose new files inherit its project takes in only that project's.
@@ -557,7 +559,7 @@ impl Vfs {
                 self.check(cred, target, Access::WRITE)?;
             }
         }
-        self.core.engine.rename(&Rename {
+        let rename = Rename {
             old_dir,
             old_name,
             inode: &source,
@@ -566,7 +568,8 @@ impl Vfs {
             target: target.as_ref().map(InodeRef::arc),
             mode,
             now: Timestamp::now(),
-        })?;
+        };
+        self.core.with_room(|| self.core.engine.rename(&rename))?;
         Ok(Some(
             target.clone().filter(|_| mode != RenameMode::Exchange),
         ))

@@ -93,6 +93,8 @@ pub struct MemEngine {
     read_only: AtomicBool,
     /// Called when room was reserved, with no lock of ours held: what others do meanwhile.
     pub on_reserve: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// New names find no room while it is set. The eviction of a removed file unsets it.
+    pub names_are_full: AtomicBool,
     /// Evictions fail while it is set.
     pub fail_evictions: AtomicBool,
     /// The next file whose data is about to be written into its inode has left it, as when a writer makes it grow.
@@ -168,6 +170,7 @@ impl MemEngine {
             ),
             read_only: AtomicBool::new(false),
             on_reserve: OnceLock::new(),
+            names_are_full: AtomicBool::new(false),
             fail_evictions: AtomicBool::new(false),
             outgrow_inline: AtomicBool::new(false),
         })

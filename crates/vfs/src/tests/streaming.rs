@@ -5,10 +5,12 @@ use crate::engine::{FallocMode, SyncScope};
 use crate::inode::holds::WritebackOwner;
 use crate::inode::times::TimesKeeper;
 use crate::testing::MemOptions;
-use crate::types::Ino;
+use crate::types::{FileKind, Ino, RenameMode};
 use crate::writeback::Stream;
 use crate::writeback::flusher::Round;
-use crate::{Handle, MountOptions, OpenFlags, ReadOp, SyncMode};
+use crate::{
+    CreateRequest, ErrorKind, Handle, InodeRef, MountOptions, OpenFlags, ReadOp, SyncMode,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -320,8 +322,46 @@ fn a_steady_writer_keeps_nobody_from_syncing() {
     assert!(writing.join().unwrap() > 0);
 }
 
-/// The flusher keeps a file in memory while its writes are in flight. When the file is removed meanwhile, its blocks come free later than the
-/// removal returns, and a write that needs them waits.
+/// A volume whose flusher has written a file of so many bytes, and keeps it in memory, while the file was removed: its blocks come free later than
+/// the removal returns.
+fn with_removed_file(bytes: usize) -> (Fixture, Vec<InodeRef>) {
+    let f = Fixture::new(16 << 20, MemOptions::default(), quiet());
+    let core = &f.vfs.core;
+    core.stop_flusher();
+    core.flusher.state.lock().stop = false;
+    let removed = f.file("removed");
+    f.open(&removed).write_at(&vec![1; bytes], 0).unwrap();
+    core.budget.set_limits(&MountOptions {
+        dirty_bytes_background: 1 << 20,
+        ..quiet()
+    });
+    let mut pins = Vec::new();
+    let mut stream = Stream::new(core);
+    core.flush_round(&mut stream, &mut pins, &mut Ino(0), Round::ForRoom);
+    stream.drain();
+    drop(stream);
+    assert!(!pins.is_empty());
+    f.vfs.unlink(&f.cred, &f.root, b"removed").unwrap();
+    (f, pins)
+}
+
+/// What an operation returns that needs the room of the removed file. The flusher keeps the file until the operation has asked for the room.
+fn when_room_is_asked_for<T: Send>(
+    f: &Fixture,
+    pins: &mut Vec<InodeRef>,
+    operation: impl FnOnce() -> T + Send,
+) -> T {
+    let core = &f.vfs.core;
+    std::thread::scope(|scope| {
+        let running = scope.spawn(operation);
+        while !core.flusher.let_go.load(Ordering::SeqCst) && !running.is_finished() {
+            std::thread::yield_now();
+        }
+        core.let_go(pins);
+        running.join().unwrap()
+    })
+}
+
 #[test]
 fn a_write_finds_the_room_of_files_that_were_removed_before() {
     const BYTES: usize = 10 << 20;
@@ -336,31 +376,44 @@ fn a_write_finds_the_room_of_files_that_were_removed_before() {
         }),
     ];
     for (what, write) in ways {
-        let f = Fixture::new(16 << 20, MemOptions::default(), quiet());
-        let core = &f.vfs.core;
-        core.stop_flusher();
-        core.flusher.state.lock().stop = false;
-        let removed = f.file("removed");
-        f.open(&removed).write_at(&vec![1; BYTES], 0).unwrap();
-        core.budget.set_limits(&MountOptions {
-            dirty_bytes_background: 1 << 20,
-            ..quiet()
-        });
-        let mut pins = Vec::new();
-        let mut stream = Stream::new(core);
-        core.flush_round(&mut stream, &mut pins, &mut Ino(0), Round::ForRoom);
-        stream.drain();
-        assert!(!pins.is_empty(), "{what}");
-        f.vfs.unlink(&f.cred, &f.root, b"removed").unwrap();
-        drop(removed);
+        let (f, mut pins) = with_removed_file(BYTES);
         let next = f.open(&f.file("next"));
-        std::thread::scope(|scope| {
-            let writer = scope.spawn(|| write(&next));
-            while !core.flusher.let_go.load(Ordering::SeqCst) && !writer.is_finished() {
-                std::thread::yield_now();
-            }
-            core.let_go(&mut pins);
-            assert_eq!(writer.join().unwrap().unwrap(), BYTES, "{what}");
-        });
+        let wrote = when_room_is_asked_for(&f, &mut pins, || write(&next));
+        assert_eq!(wrote.unwrap(), BYTES, "{what}");
+    }
+}
+
+#[test]
+fn a_name_finds_the_room_of_files_that_were_removed_before() {
+    type Make = fn(&Fixture, &InodeRef) -> crate::Result<()>;
+    fn make(f: &Fixture, kind: FileKind) -> crate::Result<()> {
+        let mut req = CreateRequest::new(kind, 0o755);
+        req.symlink = b"target".to_vec();
+        f.vfs.create(&f.cred, &f.root, b"n", &req).map(drop)
+    }
+    let ways: [(&str, Make); 6] = [
+        ("file", |f, _| make(f, FileKind::Regular)),
+        ("directory", |f, _| make(f, FileKind::Directory)),
+        ("symlink", |f, _| make(f, FileKind::Symlink)),
+        ("unnamed", |f, _| {
+            let req = CreateRequest::new(FileKind::Regular, 0o644);
+            f.vfs.create_unnamed(&f.cred, &f.root, &req).map(drop)
+        }),
+        ("link", |f, file| f.vfs.link(&f.cred, file, &f.root, b"n")),
+        ("rename", |f, _| {
+            let mode = RenameMode::Replace;
+            f.vfs.rename(&f.cred, &f.root, b"file", &f.root, b"n", mode)
+        }),
+    ];
+    for (what, make) in ways {
+        let (f, mut pins) = with_removed_file(10 << 20);
+        let file = f.file("file");
+        f.engine.names_are_full.store(true, Ordering::SeqCst);
+        let made = when_room_is_asked_for(&f, &mut pins, || make(&f, &file));
+        assert_eq!(made.map_err(|e| e.kind()), Ok(()), "{what}");
+        // No room is no reason to wait where nothing was removed.
+        f.engine.names_are_full.store(true, Ordering::SeqCst);
+        let refused = f.vfs.link(&f.cred, &file, &f.root, b"last");
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::NoSpace, "{what}");
     }
 }

@@ -7,6 +7,17 @@ use crate::testing::{Contents, MemEngine};
 use crate::types::{DirEntry, FileKind, Ino, NewInode, RenameMode, Timestamp};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl MemEngine {
+    /// For what makes a name.
+    fn room_for_name(&self) -> Result<()> {
+        match self.names_are_full.load(Ordering::SeqCst) {
+            true => Err(ErrorKind::NoSpace.into()),
+            false => Ok(()),
+        }
+    }
+}
 
 impl Names for MemEngine {
     fn lookup(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<(Ino, Option<FileKind>)>> {
@@ -53,6 +64,7 @@ impl Names for MemEngine {
 
     fn create(&self, dir: &Arc<Inode>, name: &[u8], new: &NewInode) -> Result<Arc<Inode>> {
         self.writable()?;
+        self.room_for_name()?;
         Self::locked_exclusively(dir);
         let mut v = self.volume.lock();
         if Self::file(&mut v, dir).entries.contains_key(name) {
@@ -69,6 +81,7 @@ impl Names for MemEngine {
 
     fn create_unnamed(&self, dir: &Arc<Inode>, new: &NewInode) -> Result<Arc<Inode>> {
         self.writable()?;
+        self.room_for_name()?;
         let mut v = self.volume.lock();
         Ok(self.make(&mut v, dir, new, 0))
     }
@@ -81,6 +94,7 @@ impl Names for MemEngine {
         now: Timestamp,
     ) -> Result<()> {
         self.writable()?;
+        self.room_for_name()?;
         Self::locked_exclusively(dir);
         Self::locked_exclusively(inode);
         let mut v = self.volume.lock();
@@ -149,6 +163,7 @@ impl Names for MemEngine {
             now,
         } = *rename;
         self.writable()?;
+        self.room_for_name()?;
         for i in [old_dir, inode, new_dir].into_iter().chain(target) {
             Self::locked_exclusively(i);
         }
