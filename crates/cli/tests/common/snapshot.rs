@@ -1,10 +1,10 @@
 //! A tree as a list of everything users can see of it, for comparisons between two mounts.
 
 use rustix::fs::{AtFlags, CWD};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub struct Entry {
     pub btime: (i64, u32),
     pub ino: u64,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// SHA-256 of a file, target of a symlink.
+    /// Hash of a file, target of a symlink.
     pub contents: String,
     pub data_map: Vec<(u64, u64)>,
 }
@@ -74,7 +74,7 @@ fn entry(path: &Path) -> Entry {
     .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let mode = u32::from(st.stx_mode);
     let contents = match mode & 0o170_000 {
-        0o100_000 => hash(path),
+        0o100_000 => hash(path, st.stx_size),
         0o120_000 => format!("-> {}", std::fs::read_link(path).unwrap().display()),
         _ => String::new(),
     };
@@ -97,22 +97,18 @@ fn entry(path: &Path) -> Entry {
     }
 }
 
-fn hash(path: &Path) -> String {
+fn hash(path: &Path, bytes: u64) -> String {
     let mut file = File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let mut digest = Sha256::new();
-    let mut buf = vec![0; 1 << 20];
+    let mut hasher = DefaultHasher::new();
+    let mut buf = vec![0; bytes.clamp(1, 1 << 20) as usize];
     loop {
         match file.read(&mut buf) {
             Ok(0) => break,
-            Ok(n) => digest.update(&buf[..n]),
+            Ok(n) => hasher.write(&buf[..n]),
             Err(e) => panic!("{}: {e}", path.display()),
         }
     }
-    digest
-        .finalize()
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect()
+    format!("{:016x}", hasher.finish())
 }
 
 fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
