@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,6 +27,8 @@ const LIMIT: &str = "BLOCKWRIGHT_TEST_LIMIT";
 const LIMIT_DEFAULT: Duration = Duration::from_secs(900);
 /// Begins the line that says how many tests of a program were skipped.
 pub(crate) const SKIPPED: &str = "xtask guard: tests skipped: ";
+/// Begins the line that says what a program took.
+pub(crate) const TOOK: &str = "xtask guard: took ";
 /// What is kept of a line at most.
 const LINE_MAX: usize = 4096;
 /// How long a killed program may take to be gone.
@@ -38,6 +41,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
         return ExitCode::from(2);
     };
     let limit = limit();
+    let start = Instant::now();
     let mounts = fuse_mounts();
     let spawned = Command::new(program)
         .args(rest)
@@ -73,6 +77,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
             if count > 0 {
                 println!("{SKIPPED}{count}");
             }
+            println!("{TOOK}{}", took(program, start.elapsed()));
             code(status)
         }
         None => {
@@ -86,6 +91,27 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
             ExitCode::from(101)
         }
     }
+}
+
+/// Seconds of a program, its seconds of processors, and its name. Processors' time is that of the program and of the processes it waited for.
+fn took(program: &str, time: Duration) -> String {
+    // Fields 16 and 17 of proc(5), in hundredths of a second. The name before them may contain blanks.
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat
+        .rsplit_once(") ")
+        .map_or("", |(_, fields)| fields)
+        .split(' ');
+    let ticks = fields
+        .skip(13)
+        .take(2)
+        .filter_map(|n| n.parse::<u64>().ok());
+    let name = Path::new(program).file_name().unwrap_or_default();
+    format!(
+        "{} s, {} s of CPU: {}",
+        time.as_secs(),
+        ticks.sum::<u64>() / 100,
+        name.to_string_lossy()
+    )
 }
 
 /// The time limit of one program: its own, or the rest of the whole run's.
@@ -325,6 +351,25 @@ mod tests {
             skipped.see(piece.as_bytes());
         }
         assert_eq!(skipped.count(), 3);
+    }
+
+    #[test]
+    fn what_a_program_took_is_told() {
+        let spin = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done";
+        while took("", Duration::ZERO).contains(" 0 s of CPU") {
+            assert!(
+                Command::new("sh")
+                    .args(["-c", spin])
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+        }
+        let told = took("a/b/name-1f", Duration::from_millis(2900));
+        assert!(
+            told.starts_with("2 s, ") && told.ends_with(" s of CPU: name-1f"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::workspace;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Sums of the `test result:` lines of all test programs, and of the guard's.
 #[derive(Default, Debug, PartialEq, Eq)]
@@ -68,6 +68,25 @@ impl Failures {
     }
 }
 
+/// What the programs that took longest took, for the end of the run.
+#[derive(Default)]
+struct Slowest(Vec<(u64, String)>);
+
+impl Slowest {
+    const SHOWN: usize = 15;
+
+    /// Adds a line of the guard's like `xtask guard: took 3 s, 4 s of CPU: stops-1f`.
+    fn add(&mut self, line: &str) {
+        let Some(rest) = line.strip_prefix(guard::TOOK) else {
+            return;
+        };
+        let seconds = rest.split_once(' ').and_then(|(n, _)| n.parse().ok());
+        self.0.extend(seconds.map(|n| (n, rest.to_owned())));
+        self.0.sort_by(|a, b| b.0.cmp(&a.0));
+        self.0.truncate(Self::SHOWN);
+    }
+}
+
 /// The limit of a whole run. CI treats a longer run as a hang and keeps nothing of it.
 const WHOLE: Duration = Duration::from_secs(60 * 60);
 
@@ -99,7 +118,7 @@ fn set_up() {
 /// Runs `fuzz`, and then `cargo test` over the workspace (or what `args` select). The count at the end includes what was
 /// fuzzed, a target as a test. Before it the failures are repeated: the last lines are all that some readers of a log see.
 pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
-    let deadline = deadline();
+    let (begun, deadline) = (Instant::now(), deadline());
     // Side by side: much of the instrumented build is one crate after another, and packages are waited for.
     let (fuzzed, suites) = thread::scope(|scope| {
         let suites = scope.spawn(install_suites);
@@ -162,6 +181,7 @@ pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
     };
     let mut count = Count::default();
     let mut failures = Failures::default();
+    let mut slowest = Slowest::default();
     if let Some(out) = child.stdout.take() {
         let mut lines = BufReader::new(out);
         let mut line = Vec::new();
@@ -170,6 +190,7 @@ pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
             print!("{text}");
             count.add(text.trim_end());
             failures.add(text.trim_end());
+            slowest.add(text.trim_end());
             line.clear();
         }
     }
@@ -178,6 +199,11 @@ pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
         // A test program that did not even build, or was killed, is a failure too.
         count.failed = 1;
     }
+    println!("\nThe slowest test programs:");
+    for (_, took) in &slowest.0 {
+        println!("    {took}");
+    }
+    println!("The run took {} s.", begun.elapsed().as_secs());
     for line in fuzzed.failures.iter().chain(&failures.lines) {
         println!("{line}");
     }
@@ -213,6 +239,18 @@ mod tests {
             failures.add(line);
         }
         assert_eq!(failures.lines, ["---- a stdout ----", "    a"]);
+    }
+
+    #[test]
+    fn the_slowest_programs_are_kept() {
+        let mut slowest = Slowest::default();
+        for n in 0..40 {
+            slowest.add(&format!("{}{n} s, 1 s of CPU: p-{n}", guard::TOOK));
+        }
+        slowest.add("test result: ok. 3 passed");
+        let first = slowest.0.first().map(|(_, took)| took.as_str());
+        assert_eq!(first, Some("39 s, 1 s of CPU: p-39"));
+        assert_eq!(slowest.0.len(), Slowest::SHOWN);
     }
 
     #[test]
