@@ -1,9 +1,9 @@
 //! Runs one test program under a time limit, so that a hung test fails and the others still run.
 //!
-//! `cargo xtask test` makes this cargo's *runner*: cargo starts `xtask guard PROGRAM ARGS…` in place of each test program.
+//! `cargo xtask test` starts `xtask guard PROGRAM ARGS…` in place of each test program.
 //! The program gets a process group and pipes of its own. When its time is over, the group is killed and the run counts as
-//! one failed test. Mounts that it left are removed, and their FUSE connections are aborted: a process that waits for a
-//! FUSE answer ends in no other way. Nothing here waits without a bound: a process that cannot be killed keeps only the
+//! one failed test. Mounts that were made meanwhile are removed, and their FUSE connections are aborted: a process that waits for a
+//! FUSE answer ends in no other way. These may be mounts of programs that run beside it, whose tests then fail, too. Nothing here waits without a bound: a process that cannot be killed keeps only the
 //! pipes it was given, not the ones that our own reader waits for.
 //!
 //! Tests that could not run say so on standard error (crate `oracles`); they are counted here, since for the test harness they have passed.

@@ -12,6 +12,7 @@ mod hosts;
 mod licences;
 mod load;
 mod memory_dir;
+mod programs;
 mod release;
 mod run;
 mod s3;
@@ -136,7 +137,7 @@ fn main() -> ExitCode {
             rest,
             &[("BLOCKWRIGHT_HUGE_DIR", "1000000")],
         ),
-        // Cargo's runner during `test`; see guard.rs.
+        // Starts each program of `test`; see guard.rs.
         Some("guard") => guard::run(rest),
         Some("web") => {
             let output = target_dir().join("web/blockwright.html");

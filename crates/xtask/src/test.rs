@@ -3,11 +3,12 @@
 use crate::fuzz::Fuzzed;
 use crate::guard;
 use crate::memory_dir;
+use crate::programs::{self, Program, Setting, Shown};
 use crate::switch::UringOn;
 use crate::tools::{cargo_path, install_suites, tools_dir};
 use crate::workspace;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, ExitCode, Stdio};
+use std::ffi::OsString;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -96,15 +97,6 @@ fn deadline() -> u64 {
     end.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
-/// The setting that makes `xtask guard` start every test program.
-fn runner() -> Option<String> {
-    let here = std::env::current_exe().ok()?;
-    let quoted = serde_json::to_string(here.to_str()?).ok()?;
-    Some(format!(
-        "target.\"cfg(all())\".runner = [{quoted}, \"guard\"]"
-    ))
-}
-
 /// Runs scripts/setup.sh. It says itself what it could not install, and tests say what they miss.
 fn set_up() {
     let script = workspace().join("scripts/setup.sh");
@@ -115,7 +107,112 @@ fn set_up() {
     }
 }
 
-/// Runs `fuzz`, and then `cargo test` over the workspace (or what `args` select). The count at the end includes what was
+/// Options of `cargo test` whose value is the next argument.
+const WITH_VALUE: &[&str] = &[
+    "-p",
+    "--package",
+    "--exclude",
+    "--test",
+    "--bin",
+    "--example",
+    "--bench",
+    "-j",
+    "--jobs",
+    "-F",
+    "--features",
+    "--profile",
+    "--target",
+    "--target-dir",
+    "--config",
+];
+
+/// Divides the arguments of `cargo test` into those that select what is built, and those for the programs: a filter, and what is behind `--`.
+fn divided(args: &[String]) -> (Vec<String>, Vec<String>) {
+    let (mut selection, mut programs) = (Vec::new(), Vec::new());
+    let mut args = args.iter().cloned();
+    while let Some(arg) = args.next() {
+        if arg == "--" {
+            programs.extend(args.by_ref());
+        } else if arg.starts_with('-') {
+            let value = WITH_VALUE.contains(&arg.as_str());
+            selection.push(arg);
+            selection.extend(args.by_ref().take(usize::from(value)));
+        } else {
+            programs.push(arg);
+        }
+    }
+    let package = |arg: &String| matches!(arg.as_str(), "-p" | "--package" | "--workspace");
+    if !selection.iter().any(package) {
+        selection.push("--workspace".to_owned());
+    }
+    (selection, programs)
+}
+
+/// What a run has counted and keeps for its end.
+#[derive(Default)]
+struct Seen {
+    count: Count,
+    failures: Failures,
+    slowest: Slowest,
+}
+
+impl Seen {
+    fn show(&mut self, line: &str) {
+        println!("{line}");
+        let line = line.trim_end();
+        self.count.add(line);
+        self.failures.add(line);
+        self.slowest.add(line);
+    }
+
+    /// Notes how a program ended. Its harness has counted its failures; one that ended in another way is a failure, too.
+    fn ended(&mut self, what: &str, failed_before: u64, status: Result<ExitStatus, String>) {
+        let how = match status {
+            Ok(status) if status.success() || self.count.failed > failed_before => return,
+            Ok(status) => status.to_string(),
+            Err(e) => e,
+        };
+        self.count.failed += 1;
+        let line = format!("{what}: {how}");
+        println!("{line}");
+        self.failures.lines.push(line);
+    }
+
+    fn run(&mut self, programs: &[Program], setting: &Setting<'_>) {
+        let mut failed_before = self.count.failed;
+        programs::run(programs, setting, |part| match part {
+            Shown::Line(line) => self.show(line),
+            Shown::Ended(source, status) => {
+                self.ended(source, failed_before, status);
+                failed_before = self.count.failed;
+            }
+        });
+    }
+
+    /// The examples in the documentation, which rustdoc compiles and runs.
+    fn run_examples(&mut self, setting: &Setting<'_>) {
+        let failed_before = self.count.failed;
+        let mut cargo = Command::new(cargo_path());
+        cargo.args(["test", "--doc", "--workspace", "--no-fail-fast"]);
+        cargo.current_dir(workspace()).stdout(Stdio::piped());
+        cargo.envs(
+            setting
+                .environment
+                .iter()
+                .map(|(name, value)| (name, value)),
+        );
+        let ended = cargo.spawn().and_then(|mut child| {
+            if let Some(out) = child.stdout.take() {
+                programs::lines(out, |line| self.show(line));
+            }
+            child.wait()
+        });
+        let ended = ended.map_err(|e| e.to_string());
+        self.ended("examples in the documentation", failed_before, ended);
+    }
+}
+
+/// Runs `fuzz`, and then the tests of the workspace (or those that `args`, of `cargo test`, select). The count at the end includes what was
 /// fuzzed, a target as a test. Before it the failures are repeated: the last lines are all that some readers of a log see.
 pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
     let (begun, deadline) = (Instant::now(), deadline());
@@ -139,74 +236,41 @@ pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
     }
     let _uring = UringOn::new();
     let memory = memory_dir::new();
-    let mut path = tools_dir().join("bin").into_os_string();
-    for more in ["/usr/sbin", "/sbin"] {
-        path.push(":");
-        path.push(more);
-    }
-    if let Some(old) = std::env::var_os("PATH") {
-        path.push(":");
-        path.push(old);
-    }
-    let mut command = Command::new(cargo_path());
-    command.args(["test", "--no-fail-fast"]);
-    match runner() {
-        Some(runner) => command.arg("--config").arg(runner),
-        None => {
-            eprintln!(
-                "xtask test: cannot tell where this program is, so test programs run without a time limit"
-            );
-            &mut command
-        }
+    let mut environment = vec![
+        ("PATH", search_path()),
+        (guard::DEADLINE, deadline.to_string().into()),
+    ];
+    environment.extend(memory.as_ref().map(|dir| ("TMPDIR", dir.path().into())));
+    let (selection, for_programs) = divided(args);
+    let setting = Setting {
+        // Found before cargo builds this program anew.
+        guard: &std::env::current_exe().unwrap_or_default(),
+        args: &for_programs,
+        environment: &environment,
     };
-    if !args.iter().any(|a| a == "-p" || a == "--package") {
-        command.arg("--workspace");
-    }
-    if let Some(dir) = &memory {
-        command.env("TMPDIR", dir.path());
-    }
-    let child = command
-        .args(args)
-        .current_dir(workspace())
-        .env("PATH", path)
-        .env(guard::DEADLINE, deadline.to_string())
-        .stdout(Stdio::piped())
-        .spawn();
-    let mut child = match child {
-        Ok(child) => child,
+    let mut seen = Seen::default();
+    match programs::build(&selection) {
+        Ok(programs) => {
+            seen.run(&programs, &setting);
+            if args.is_empty() {
+                seen.run_examples(&setting);
+            }
+        }
+        // As a failed test: it is in the count.
         Err(e) => {
-            eprintln!("xtask test: cannot run cargo: {e}");
-            return ExitCode::FAILURE;
+            seen.count.failed += 1;
+            seen.failures.lines.push(e);
         }
-    };
-    let mut count = Count::default();
-    let mut failures = Failures::default();
-    let mut slowest = Slowest::default();
-    if let Some(out) = child.stdout.take() {
-        let mut lines = BufReader::new(out);
-        let mut line = Vec::new();
-        while lines.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-            let text = String::from_utf8_lossy(&line);
-            print!("{text}");
-            count.add(text.trim_end());
-            failures.add(text.trim_end());
-            slowest.add(text.trim_end());
-            line.clear();
-        }
-    }
-    let ok = child.wait().is_ok_and(|s| s.success());
-    if !ok && count.failed == 0 {
-        // A test program that did not even build, or was killed, is a failure too.
-        count.failed = 1;
     }
     println!("\nThe slowest test programs:");
-    for (_, took) in &slowest.0 {
+    for (_, took) in &seen.slowest.0 {
         println!("    {took}");
     }
     println!("The run took {} s.", begun.elapsed().as_secs());
-    for line in fuzzed.failures.iter().chain(&failures.lines) {
+    for line in fuzzed.failures.iter().chain(&seen.failures.lines) {
         println!("{line}");
     }
+    let mut count = seen.count;
     count.passed += fuzzed.passed;
     count.failed += fuzzed.failures.len() as u64;
     println!(
@@ -220,9 +284,24 @@ pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
     }
 }
 
+/// Where programs are sought: the suites that were installed, and what only root has in its path.
+fn search_path() -> OsString {
+    let mut path = tools_dir().join("bin").into_os_string();
+    for more in ["/usr/sbin", "/sbin"] {
+        path.push(":");
+        path.push(more);
+    }
+    if let Some(old) = std::env::var_os("PATH") {
+        path.push(":");
+        path.push(old);
+    }
+    path
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
 
     #[test]
     fn failures_are_kept_for_the_end() {
@@ -239,6 +318,38 @@ mod tests {
             failures.add(line);
         }
         assert_eq!(failures.lines, ["---- a stdout ----", "    a"]);
+    }
+
+    #[test]
+    fn arguments_are_divided() {
+        let words =
+            |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
+        for (args, selection, programs) in [
+            ("", "--workspace", ""),
+            ("name", "--workspace", "name"),
+            ("--test interop", "--test interop --workspace", ""),
+            ("-p a name -- --exact", "-p a", "name --exact"),
+            ("--locked -- -p", "--locked --workspace", "-p"),
+        ] {
+            let (found, rest) = divided(&words(args));
+            assert_eq!(found, words(selection), "{args}");
+            assert_eq!(rest, words(programs), "{args}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_dies_is_a_failure() {
+        let ended = |code| Ok(ExitStatus::from_raw(code));
+        let mut seen = Seen::default();
+        seen.ended("a", 0, ended(0));
+        assert_eq!(seen.count.failed, 0);
+        seen.ended("b", 0, ended(9));
+        assert_eq!(seen.count.failed, 1);
+        // Counted by its harness.
+        seen.show("test result: FAILED. 1 passed; 2 failed; 0 ignored");
+        seen.ended("c", 1, ended(101 << 8));
+        assert_eq!(seen.count.failed, 3);
+        assert_eq!(seen.failures.lines, ["b: signal: 9 (SIGKILL)"]);
     }
 
     #[test]
