@@ -196,22 +196,14 @@ impl Chain {
     }
 
     pub(crate) fn stats(&self, out: &mut vfs::Stats) {
-        let mut count = |name, help, value: &AtomicU64| {
-            out.counter(name, vfs::Unit::Count, help, value.load(Ordering::Relaxed));
-        };
-        count(
-            "fsyncs_chained",
-            "fsyncs of files that needed no checkpoint",
-            &self.chained,
-        );
-        count(
-            "fsync_nodes",
-            "nodes written by fsync for the next mount to find",
-            &self.nodes,
-        );
-        count("fsync_flushes", "device flushes by fsync", &self.flushes);
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        vfs::stat_lines! { out;
+            counter "fsyncs_chained", Count, "fsyncs of files that needed no checkpoint" => get(&self.chained);
+            counter "fsync_nodes", Count, "nodes written by fsync for the next mount to find" => get(&self.nodes);
+            counter "fsync_flushes", Count, "device flushes by fsync" => get(&self.flushes);
+        }
         for ((_, name, help), value) in CHECKPOINT_REASONS.into_iter().zip(&self.reasons) {
-            count(name, help, value);
+            out.counter(name, vfs::Unit::Count, help, get(value));
         }
     }
 }
