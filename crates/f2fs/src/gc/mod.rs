@@ -125,32 +125,16 @@ pub(crate) enum Trigger {
     Ahead,
 }
 
-/// Cleaning: see the module's head.
-pub struct Cleaning {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) access: Arc<Access>,
-    pub(crate) nodes: Arc<Nodes>,
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) checkpoints: Arc<Checkpoints>,
-    cleaner: Cleaner,
-}
-
-impl Cleaning {
-    pub(crate) fn new(
-        volume: &Arc<Volume>,
-        access: &Arc<Access>,
-        nodes: &Arc<Nodes>,
-        tree: &Arc<Tree>,
-        checkpoints: &Arc<Checkpoints>,
-    ) -> Self {
-        Cleaning {
-            volume: Arc::clone(volume),
-            access: Arc::clone(access),
-            nodes: Arc::clone(nodes),
-            tree: Arc::clone(tree),
-            checkpoints: Arc::clone(checkpoints),
-            cleaner: Cleaner::default(),
-        }
+blockwright_vfs::part! {
+    /// Cleaning: see the module's head.
+    pub struct Cleaning {
+        volume: Volume,
+        access: Access,
+        nodes: Nodes,
+        tree: Tree,
+        checkpoints: Checkpoints,
+        ;
+        cleaner: Cleaner = Cleaner::default(),
     }
 }
 
