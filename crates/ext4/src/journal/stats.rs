@@ -1,4 +1,7 @@
 //! The journal's live counters, and what of it can be changed while it runs.
+//!
+//! All of it is relaxed atomics, so that reading statistics never waits for a commit. A new commit interval wakes the timer, and holds for the
+//! running transaction.
 
 use super::{Journal, Settings};
 use blockwright_vfs::stats::Stats;
