@@ -29,6 +29,7 @@
 
 pub mod ext4;
 pub mod f2fs;
+mod format_error;
 mod log;
 mod progress;
 mod report;

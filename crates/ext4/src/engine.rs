@@ -405,18 +405,10 @@ impl Volume for Ext4 {
     fn stats(&self, out: &mut vfs::Stats) {
         let fs = &self.fs;
         out.section("ext4");
-        out.gauge(
-            "orphans",
-            vfs::Unit::Count,
-            "inodes that are freed or cut when they leave memory",
-            fs.orphans.count() as u64,
-        );
-        out.counter(
-            "errors_found",
-            vfs::Unit::Count,
-            "damage found since the mount",
-            fs.volume.errors.count(),
-        );
+        vfs::stat_lines! { out;
+            gauge "orphans", Count, "inodes that are freed or cut when they leave memory" => fs.orphans.count() as u64;
+            counter "errors_found", Count, "damage found since the mount" => fs.volume.errors.count();
+        }
         fs.volume.journal.stats(out);
         fs.volume.cache.stats(out);
         fs.alloc.stats(out);

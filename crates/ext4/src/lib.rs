@@ -31,7 +31,6 @@ pub mod journal;
 mod map;
 mod mount;
 pub mod options;
-mod part;
 mod quota;
 mod recovery;
 #[cfg(test)]

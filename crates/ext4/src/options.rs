@@ -1,4 +1,6 @@
 //! Mount options of the engine.
+//!
+//! Names are those of the kernel's ext4, where it has the option. What all formats have is in the vfs's `MountOptions`.
 
 use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;

@@ -435,43 +435,18 @@ impl Volume for F2fs {
     fn stats(&self, out: &mut vfs::Stats) {
         let fs = &self.fs;
         out.section("f2fs");
-        let mut count = |name, help, value| out.counter(name, vfs::Unit::Count, help, value);
-        let (hits, misses) = fs.nodes.cache.counts();
-        count("node_hits", "nodes found in memory", hits);
-        count("node_misses", "nodes read, or made", misses);
-        let (hits, misses) = fs.nodes.blocks.counts();
-        count(
-            "directory_hits",
-            "blocks of directories found in memory",
-            hits,
-        );
-        count(
-            "directory_misses",
-            "blocks of directories that were not, holes included",
-            misses,
-        );
-        count(
-            "errors_found",
-            "damage found since the mount",
-            fs.volume.error_count(),
-        );
-        out.gauge(
-            "orphans",
-            vfs::Unit::Count,
-            "inodes without a name that the last checkpoint names",
-            fs.volume.orphans.len() as u64,
-        );
-        let mut count = |name, help, value| out.counter(name, vfs::Unit::Count, help, value);
-        count(
-            "recovered_files",
-            "fsynced files that the mount recovered",
-            fs.recovered.files,
-        );
-        count(
-            "recovered_nodes",
-            "nodes of fsynced files that the mount followed",
-            fs.recovered.nodes,
-        );
+        let (node_hits, node_misses) = fs.nodes.cache.counts();
+        let (directory_hits, directory_misses) = fs.nodes.blocks.counts();
+        vfs::stat_lines! { out;
+            counter "node_hits", Count, "nodes found in memory" => node_hits;
+            counter "node_misses", Count, "nodes read, or made" => node_misses;
+            counter "directory_hits", Count, "blocks of directories found in memory" => directory_hits;
+            counter "directory_misses", Count, "blocks of directories that were not, holes included" => directory_misses;
+            counter "errors_found", Count, "damage found since the mount" => fs.volume.error_count();
+            gauge "orphans", Count, "inodes without a name that the last checkpoint names" => fs.volume.orphans.len() as u64;
+            counter "recovered_files", Count, "fsynced files that the mount recovered" => fs.recovered.files;
+            counter "recovered_nodes", Count, "nodes of fsynced files that the mount followed" => fs.recovered.nodes;
+        }
         if let Some(w) = &fs.access.writer {
             w.chain.stats(out);
         }
@@ -482,37 +457,19 @@ impl Volume for F2fs {
             fs.mount_options(),
         );
         if let Some(w) = &fs.access.writer {
-            let written = w.checkpoints.load(Ordering::Relaxed);
-            out.counter(
-                "checkpoints",
-                vfs::Unit::Count,
-                "checkpoints written, for whatever reason",
-                written,
-            );
+            let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+            vfs::stat_lines! { out;
+                counter "checkpoints", Count, "checkpoints written, for whatever reason" => get(&w.checkpoints);
+            }
             fs.checkpoints.preflush.stats(out);
             fs.checkpoints.merger.stats(out);
-            out.gauge(
-                "unusable_blocks",
-                vfs::Unit::Blocks,
-                "blocks that disabled checkpoints keep from being used again",
-                if w.segments.is_pinned() {
-                    w.segments.unusable()
-                } else {
-                    0
-                },
-            );
-            let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
-            let mut count = |name, help, value| out.counter(name, vfs::Unit::Count, help, value);
-            count(
-                "runs_allocated",
-                "runs of data blocks handed out",
-                get(&w.sharing.runs),
-            );
-            count(
-                "run_blocks_allocated",
-                "blocks of these runs",
-                get(&w.sharing.blocks),
-            );
+            let pinned = w.segments.is_pinned();
+            vfs::stat_lines! { out;
+                gauge "unusable_blocks", Blocks, "blocks that disabled checkpoints keep from being used again"
+                    => if pinned { w.segments.unusable() } else { 0 };
+                counter "runs_allocated", Count, "runs of data blocks handed out" => get(&w.sharing.runs);
+                counter "run_blocks_allocated", Count, "blocks of these runs" => get(&w.sharing.blocks);
+            }
         }
     }
 

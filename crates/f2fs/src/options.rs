@@ -1,4 +1,6 @@
 //! Mount options of the engine.
+//!
+//! Names are those of the kernel's f2fs, where it has the option. What all formats have is in the vfs's `MountOptions`.
 
 use blockwright_ondisk::f2fs::Log;
 use std::time::Duration;

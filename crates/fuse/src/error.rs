@@ -1,4 +1,6 @@
 //! What can go wrong around a mount. Requests' own failures never get here; they become errnos.
+//!
+//! A keeper sends kinds to its server by their place in `keeper::KINDS`. A new kind that a keeper can meet goes there, too.
 
 use std::fmt;
 use std::io;

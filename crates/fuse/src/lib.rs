@@ -48,7 +48,9 @@ pub use connection::{Notifier, ReplySink, TransportStats};
 pub use dispatch::Dispatcher;
 pub use error::{FuseError, FuseErrorKind, Result};
 pub use keeper::Keeper;
-pub use mount::{Elsewhere, Unmount, connection_exists, keep, mounted_elsewhere, unmount};
+pub use mount::{
+    Elsewhere, MountEntry, Unmount, connection_exists, keep, mounted_at, mounted_elsewhere, unmount,
+};
 #[cfg(feature = "comparison")]
 pub use options::DirectRing;
 pub use options::{

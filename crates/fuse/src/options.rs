@@ -1,4 +1,7 @@
 //! How a volume is mounted through FUSE.
+//!
+//! Options of the connection and of its server. What concerns the volume is in the vfs's `MountOptions`, and constants that no user sets are in
+//! `scheduling::limits`.
 
 use crate::keeper::Keeper;
 use crate::scheduling::limits::DIRECT_PARTS_MAX;

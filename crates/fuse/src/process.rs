@@ -1,4 +1,6 @@
 //! Facts about a calling process that the request's header lacks, read from the kernel.
+//!
+//! Where they cannot be had, a caller has the rights of its user and its main group only.
 
 use smallvec::SmallVec;
 

@@ -45,6 +45,7 @@ pub struct Told {
     pub place: Option<Place>,
 }
 
+/// The same survey with issues of no format, so that what is drawn of it need not know which one it was.
 fn told<K: std::fmt::Display>(usage: Usage<K>, place: impl Fn(&K) -> Option<Place>) -> Usage<Told> {
     usage.map_issues(|issue| Issue {
         kind: Told {

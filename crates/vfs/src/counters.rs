@@ -1,4 +1,7 @@
 //! What the data path counts. `core::stats` names the counters for users.
+//!
+//! Counters are relaxed: exact once nothing happens, and never a reason to wait. Hits, misses and what goes
+//! past the cache are [`Counter`]s, whose value is spread over several cache lines, because all threads change them all the time.
 
 use crate::stats::{Counter, Histogram};
 use std::sync::atomic::AtomicU64;

@@ -1,4 +1,7 @@
 //! Open files: positioned reads and writes, synchronisation, space management.
+//!
+//! A handle owns what one opener knows: its rights, its readahead window, and how many of the file's write errors it has reported. `io` reads
+//! and writes, `space` changes what is allocated, and all handles of a file share its inode and pages.
 
 use crate::core::Core;
 use crate::core::InodeRef;

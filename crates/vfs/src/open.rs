@@ -1,4 +1,7 @@
 //! Opening: what a caller may open, and with which rights.
+//!
+//! All checks come before the only change, the truncation, which holds the inode's lock exclusively. A handle keeps the rights that it was opened
+//! with, as POSIX has it: a later change of mode bits does not concern it.
 
 use crate::core::InodeRef;
 use crate::error::{Error, ErrorKind, Result};

@@ -1,4 +1,6 @@
 //! How a volume is mounted.
+//!
+//! Plain values, the same for all formats; the engines have options of their own. `tuning` changes some of them while the volume is mounted.
 
 use crate::inode::permissions::AtimeMode;
 use std::time::Duration;

@@ -100,6 +100,23 @@ pub struct Metric {
     pub value: Value,
 }
 
+/// Adds lines to [`Stats`], one a row: the method that adds it ([`Stats::counter`], [`Stats::gauge`] or [`Stats::histogram`]), name, [`Unit`], meaning, value.
+///
+/// ```
+/// let mut out = blockwright_vfs::Stats::new();
+/// blockwright_vfs::stat_lines! { &mut out;
+///     gauge "dirty_bytes", Bytes, "bytes changed and not yet on their way to the device" => 4096;
+/// }
+/// assert_eq!(out.get("dirty_bytes"), Some(4096));
+/// ```
+#[macro_export]
+macro_rules! stat_lines {
+    ($out:expr; $($kind:ident $name:literal, $unit:ident, $help:literal => $value:expr;)*) => {{
+        let out: &mut $crate::Stats = $out;
+        $(out.$kind($name, $crate::Unit::$unit, $help, $value);)*
+    }};
+}
+
 /// A snapshot. Values are read one after another: they are exact once nothing happens any more.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
@@ -203,65 +220,35 @@ impl Stats {
     /// Adds what a device was asked.
     pub fn device(&mut self, queue: &QueueStats) {
         self.section("device");
-        self.gauge(
-            "device_in_flight",
-            Unit::Count,
-            "requests submitted and not completed",
-            queue.in_flight,
-        );
-        self.gauge(
-            "device_queue_peak",
-            Unit::Count,
-            "the most submitted requests that the device's queue held at once",
-            queue.queued_max,
-        );
-        self.counter(
-            "device_errors",
-            Unit::Count,
-            "requests that failed",
-            queue.errors,
-        );
-        self.counter(
-            "device_fua_writes",
-            Unit::Count,
-            "writes that were durable on completion",
-            queue.fua,
-        );
+        crate::stat_lines! { self;
+            gauge "device_in_flight", Count, "requests submitted and not completed" => queue.in_flight;
+            gauge "device_queue_peak", Count, "the most submitted requests that the device's queue held at once" => queue.queued_max;
+            counter "device_errors", Count, "requests that failed" => queue.errors;
+            counter "device_fua_writes", Count, "writes that were durable on completion" => queue.fua;
+        }
         for kind in Kind::ALL {
-            let stats = queue.kind(kind);
-            self.counter(
-                "device_requests",
-                Unit::Count,
-                "requests submitted",
-                stats.sizes.count(),
-            );
+            crate::stat_lines! { self;
+                counter "device_requests", Count, "requests submitted" => queue.kind(kind).sizes.count();
+            }
             self.labelled("kind", kind.name());
         }
         for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Flush) {
-            self.counter(
-                "device_bytes",
-                Unit::Bytes,
-                "bytes that requests covered",
-                queue.kind(kind).sizes.sum,
-            );
+            crate::stat_lines! { self;
+                counter "device_bytes", Bytes, "bytes that requests covered" => queue.kind(kind).sizes.sum;
+            }
             self.labelled("kind", kind.name());
         }
         for kind in [Kind::Read, Kind::Write, Kind::MetaWrite] {
-            self.histogram(
-                "device_request_bytes",
-                Unit::Bytes,
-                "sizes of requests",
-                queue.kind(kind).sizes.clone(),
-            );
+            crate::stat_lines! { self;
+                histogram "device_request_bytes", Bytes, "sizes of requests" => queue.kind(kind).sizes.clone();
+            }
             self.labelled("kind", kind.name());
         }
         for kind in Kind::ALL {
-            self.histogram(
-                "device_latency_ns",
-                Unit::Nanoseconds,
-                "times between submission and completion; about one request in 32 is timed",
-                queue.kind(kind).latency.clone(),
-            );
+            crate::stat_lines! { self;
+                histogram "device_latency_ns", Nanoseconds, "times between submission and completion; about one request in 32 is timed"
+                    => queue.kind(kind).latency.clone();
+            }
             self.labelled("kind", kind.name());
         }
     }
@@ -275,8 +262,10 @@ mod tests {
     fn lines_are_found_by_name() {
         let mut stats = Stats::new();
         stats.section("a");
-        stats.counter("one", Unit::Count, "first", 1);
-        stats.gauge("many", Unit::Bytes, "labelled", 2);
+        crate::stat_lines! { &mut stats;
+            counter "one", Count, "first" => 1;
+            gauge "many", Bytes, "labelled" => 2;
+        }
         stats.labelled("kind", "x");
         stats.text("words", "said", "hello");
         stats.section("b");

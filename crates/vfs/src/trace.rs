@@ -1,4 +1,6 @@
 //! Recording a volume's device requests.
+//!
+//! The device's monitor records, one trace at a time; this module hands it the file. `blockwright_device::trace` has the format.
 
 use crate::vfs::Vfs;
 use blockwright_device::monitor::Monitor;

@@ -1,4 +1,6 @@
 //! Plain values that every layer speaks: inode numbers, kinds, attributes, times.
+//!
+//! They are those of stat(2), not of a format: engines convert at their border.
 
 use blockwright_device::sim::turns;
 use std::fmt;

@@ -1,4 +1,6 @@
-//! What fio does in a mount.
+//! The jobs that fio runs in a mount, the same for each rival: streams, random, appended and synced writes, cold reads.
+//!
+//! [`all`] lists them. A job also says what file it finds and whether the volume is remounted before, which is not timed.
 
 use crate::machine::run;
 use crate::table::{Sample, Unit};
@@ -29,7 +31,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Real ones, or such that show that everything runs.
+    /// Those that are measured, or with `quick` small ones that only show that everything runs.
     pub fn new(quick: bool) -> Self {
         if quick {
             return Sizes {
@@ -62,7 +64,7 @@ impl Sizes {
     }
 }
 
-/// Whose numbers the library's part needs to know.
+/// What a job does. The library is measured without fio, and does the same by these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Buffered, one after another, of this many bytes each.

@@ -1,6 +1,6 @@
 //! Journals on devices of their own: they are made, and new volumes name them.
 
-use super::building_mode;
+use super::output::{building_mode, removed_on_failure};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{HostDevice, SharedDevice};
 use blockwright_disk::container::{self, detect_file};
@@ -190,11 +190,7 @@ impl JournalBuilder {
         let device = HostDevice::create_with(path, bytes, building_mode())?;
         let made = self.create_on(&device);
         drop(device);
-        if made.is_err() {
-            // The first error is the one to tell.
-            let _already_failing = std::fs::remove_file(path);
-        }
-        made
+        removed_on_failure(made, path)
     }
 
     /// Makes the journal in an image, which becomes longer when the size asks for it. One that is in use stays as it is.

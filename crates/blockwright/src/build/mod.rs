@@ -34,6 +34,7 @@ mod fsverity;
 mod image;
 mod journal;
 mod layer;
+pub(crate) mod output;
 pub(crate) mod part;
 mod pax;
 mod policy;
@@ -44,7 +45,7 @@ mod target;
 mod tree;
 
 use crate::{Error, ErrorKind, Format, Result};
-use blockwright_device::{DirectIo, HostDevice, NbdAddress, OpenMode, SharedDevice};
+use blockwright_device::{HostDevice, NbdAddress, SharedDevice};
 use blockwright_disk::Place;
 use blockwright_disk::container::{self, detect_file};
 use blockwright_mkfs::ext4::{FormatOptions, FsType};
@@ -60,6 +61,7 @@ pub use progress::BuildProgress;
 pub use target::{BuildDetails, BuildReport};
 
 use budget::Budget;
+use output::{building_mode, folder, removed_on_failure};
 use progress::{ProgressFn, Tell};
 use source::{Source, Stream};
 use std::io::Read;
@@ -702,11 +704,7 @@ impl VolumeBuilder {
     /// `Exists`; otherwise as [`VolumeBuilder::create`].
     pub fn create_new(&self, path: impl AsRef<Path>) -> Result<BuildReport> {
         let path = path.as_ref();
-        let here = path
-            .parent()
-            .filter(|p| !p.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
-        let tree = self.gather(None, here, None)?;
+        let tree = self.gather(None, folder(path), None)?;
         let options = self.target(Before::Zeroes, &tree)?;
         let plan = self.plan(&tree.tree, &options, None)?;
         let bytes = match self.size {
@@ -717,12 +715,7 @@ impl VolumeBuilder {
             .map_err(|e| Error::from(e).at(path))?;
         let made = self.write(&device, &plan, &tree);
         drop(device);
-        if made.is_err() {
-            // A volume that could not be made must not look like one. The first error is the one to
-            // tell.
-            let _already_failing = std::fs::remove_file(path);
-        }
-        made.map_err(|e| e.at(path))
+        removed_on_failure(made, path).map_err(|e| e.at(path))
     }
 
     /// Makes the volume on a device.
@@ -742,13 +735,9 @@ impl VolumeBuilder {
         let at = |e: Error| e.at(path);
         // Whether it is in use is found out before any work is done.
         let device = HostDevice::open(path, building_mode()).map_err(|e| at(e.into()))?;
-        let here = path
-            .parent()
-            .filter(|p| !p.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
         let image = metadata.is_file();
         let spool = if image {
-            here.to_owned()
+            folder(path).to_owned()
         } else {
             crate::host::temp_dir()
         };
@@ -786,14 +775,5 @@ impl VolumeBuilder {
         drop(device);
         let device = HostDevice::open(path, building_mode()).map_err(|e| at(e.into()))?;
         self.write(&device, &plan, &tree).map_err(at)
-    }
-}
-
-/// Around the host's page cache where possible: the disk works from the first piece on rather than
-/// at the flush, nothing is copied twice, and the host keeps its cache for the sources.
-fn building_mode() -> OpenMode {
-    OpenMode {
-        direct: DirectIo::Auto,
-        ..OpenMode::default()
     }
 }

@@ -6,10 +6,11 @@
 
 use super::part::{Part, Ready};
 use super::stoppable::{Stoppable, WriteWatch};
+use crate::build::output::{building_mode, folder, removed_on_failure};
 use crate::build::part::{Place, derived};
 use crate::build::{BuildProgress, BuildReport};
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{DevOffset, DirectIo, HostDevice, OffsetDevice, OpenMode, SharedDevice};
+use blockwright_device::{DevOffset, HostDevice, OffsetDevice, SharedDevice};
 use blockwright_disk::container::Format;
 use blockwright_disk::table::{
     ALIGNMENT, Architecture, MBR_PARTITIONS_MAX, NewPartition, NewTable, PartitionType, Purpose,
@@ -73,20 +74,6 @@ fn invalid(what: impl Into<String>) -> Error {
 
 fn of_disk(e: blockwright_disk::Error) -> Error {
     Error::from(blockwright_device::DeviceError::from(e))
-}
-
-/// Around the host's page cache where possible, as volumes are built.
-fn building_mode() -> OpenMode {
-    OpenMode {
-        direct: DirectIo::Auto,
-        ..OpenMode::default()
-    }
-}
-
-/// The folder in which a file is.
-fn folder(path: &Path) -> &Path {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-    parent.unwrap_or(Path::new("."))
 }
 
 /// Tells the progress of several parts as that of one.
@@ -200,11 +187,11 @@ impl DiskBuilder {
             Ok(report)
         });
         drop(device);
-        if made.is_err() && format == Format::Raw {
-            // A disk that could not be made must not look like one. The first error is the one to tell.
-            let _already_failing = std::fs::remove_file(path);
+        match format {
+            Format::Raw => removed_on_failure(made, path),
+            _ => made,
         }
-        made.map_err(at)
+        .map_err(at)
     }
 
     /// Decides about all parts, and where they lie.

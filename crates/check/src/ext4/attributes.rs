@@ -1,4 +1,7 @@
 //! Extended attributes: in inodes and in shared blocks. Values in inodes of their own: `value_inodes`.
+//!
+//! Of a damaged table, the attributes in front of the damage are kept, and the table is laid out anew. References to blocks and to inodes of
+//! values are counted while inodes are checked, and compared when all were seen.
 
 use blockwright_ondisk::ext4::inode::InodeFlags;
 use blockwright_ondisk::ext4::xattr::{self, XattrEntry, XattrList, XattrValue};

@@ -1,4 +1,7 @@
 //! Group descriptors, and the places of the volume's own metadata.
+//!
+//! A descriptor that cannot be used gets its places from a copy; without a good copy they are guessed. Its counts are computed anew later
+//! (`bitmaps`). The work on copies is bounded, also where a superblock claims groups that were never made.
 
 use blockwright_ondisk::ext4::{
     BlockNo, ChecksumKind, Geometry, GroupDesc, GroupFlags, GroupNo, Incompat, RawSuperblock,

@@ -444,27 +444,8 @@ pub enum IssueKind {
     MmpInUse { host: String },
 }
 
-/// A [`FormatError`] that can be hashed and compared by what it says.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FormatErrorBox(pub Box<FormatError>);
-
-impl std::hash::Hash for FormatErrorBox {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        std::mem::discriminant(&*self.0).hash(state);
-    }
-}
-
-impl std::fmt::Display for FormatErrorBox {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl From<FormatError> for FormatErrorBox {
-    fn from(error: FormatError) -> Self {
-        Self(Box::new(error))
-    }
-}
+/// A [`FormatError`] as a part of an issue.
+pub type FormatErrorBox = crate::format_error::FormatErrorBox<FormatError>;
 
 impl IssueKind {
     /// How bad it is.

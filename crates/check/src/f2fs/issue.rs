@@ -340,9 +340,8 @@ pub enum IssueKind {
     NameTwice { dir: Ino, name: String },
 }
 
-/// A [`FormatError`] that can be hashed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FormatErrorBox(pub Box<FormatError>);
+/// A [`FormatError`] as a part of an issue.
+pub type FormatErrorBox = crate::format_error::FormatErrorBox<FormatError>;
 
 impl FormatErrorBox {
     /// Whether the field is counted anew from what the volume holds, so that nothing is lost when it changes.
@@ -354,24 +353,6 @@ impl FormatErrorBox {
                 | FormatError::CpSegments { what: "free", .. }
                 | FormatError::CpNextNid { .. }
         )
-    }
-}
-
-impl std::hash::Hash for FormatErrorBox {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.0.to_string().hash(state);
-    }
-}
-
-impl std::fmt::Display for FormatErrorBox {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl From<FormatError> for FormatErrorBox {
-    fn from(error: FormatError) -> Self {
-        Self(Box::new(error))
     }
 }
 

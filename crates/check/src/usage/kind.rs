@@ -1,179 +1,104 @@
-//! Kinds of blocks.
+//! Kinds of blocks: one row each in the table below.
 
-/// What a block holds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[non_exhaustive]
-pub enum Kind {
+/// Makes [`Kind`] of rows: what such a block holds, the variant, its stable name for programs, and its name for people.
+macro_rules! kinds {
+    ($(#[doc = $holds:literal] $kind:ident, $name:literal, $label:literal;)*) => {
+        /// What a block holds.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[non_exhaustive]
+        pub enum Kind {
+            $(#[doc = $holds] $kind,)*
+        }
+
+        impl Kind {
+            /// All kinds, metadata first.
+            pub const ALL: [Kind; [$($name),*].len()] = [$(Kind::$kind),*];
+
+            /// A stable name, for programs.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => $name,)*
+                }
+            }
+
+            /// The name for people.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => $label,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
     /// Superblock or a copy of it.
-    Superblock,
+    Superblock, "superblock", "superblock";
     /// ext4: group descriptors or a copy of them.
-    GroupDescriptors,
+    GroupDescriptors, "group-descriptors", "group descriptors";
     /// ext4: room for more group descriptors, and the map of that room.
-    ReservedDescriptors,
+    ReservedDescriptors, "reserved-descriptors", "reserved for descriptors";
     /// ext4: a bitmap of blocks.
-    BlockBitmap,
+    BlockBitmap, "block-bitmap", "block bitmaps";
     /// ext4: a bitmap of inodes.
-    InodeBitmap,
+    InodeBitmap, "inode-bitmap", "inode bitmaps";
     /// ext4: inodes.
-    InodeTable,
+    InodeTable, "inode-table", "inode tables";
     /// ext4: the journal with its map.
-    Journal,
+    Journal, "journal", "journal";
     /// ext4: quota files, orphan file, multiple-mount protection.
-    SystemFile,
+    SystemFile, "system-file", "system files";
     /// f2fs: the two checkpoint packs.
-    Checkpoint,
+    Checkpoint, "checkpoint", "checkpoint";
     /// f2fs: segment information table.
-    Sit,
+    Sit, "sit", "SIT";
     /// f2fs: node address table.
-    Nat,
+    Nat, "nat", "NAT";
     /// f2fs: segment summaries.
-    Ssa,
+    Ssa, "ssa", "SSA";
     /// f2fs: directory nodes.
-    HotNode,
+    HotNode, "hot-node", "hot nodes";
     /// f2fs: nodes of files.
-    WarmNode,
+    WarmNode, "warm-node", "warm nodes";
     /// f2fs: indirect nodes.
-    ColdNode,
+    ColdNode, "cold-node", "cold nodes";
     /// f2fs: directory entries and other hot data.
-    HotData,
+    HotData, "hot-data", "hot data";
     /// f2fs: data of files.
-    WarmData,
+    WarmData, "warm-data", "warm data";
     /// f2fs: data that is rarely rewritten.
-    ColdData,
+    ColdData, "cold-data", "cold data";
     /// ext4: entries of directories.
-    Directory,
+    Directory, "directory", "directories";
     /// ext4: extended attributes outside of the inode.
-    Attributes,
+    Attributes, "attributes", "extended attributes";
     /// ext4: extent blocks and indirect blocks of files and directories.
-    Mapping,
+    Mapping, "mapping", "block maps of files";
     /// ext4: data of files, and long targets of symbolic links.
-    File,
+    File, "file", "files";
     /// ext4: data of files that are in more pieces than one per 8 MiB, rounded up.
-    FragmentedFile,
+    FragmentedFile, "fragmented-file", "fragmented files";
     /// f2fs: blocks that were freed in a segment that is still in use. Cleaning makes them free.
-    Stale,
+    Stale, "stale", "stale, to be cleaned";
     /// Blocks that no allocation uses: before the first group, between areas, behind the last group.
-    Unusable,
+    Unusable, "unusable", "unusable";
     /// ext4: blocks on the list of bad blocks.
-    Bad,
+    Bad, "bad", "bad blocks";
     /// In use according to the bitmap, but nothing that could be read refers to it.
-    Unclaimed,
+    Unclaimed, "unclaimed", "in use, owner unknown";
     /// The structures that describe the block cannot be read.
-    Unknown,
+    Unknown, "unknown", "unknown";
     /// Free.
-    Free,
+    Free, "free", "free";
 }
 
 impl Kind {
-    /// All kinds, metadata first.
-    pub const ALL: [Kind; 29] = [
-        Kind::Superblock,
-        Kind::GroupDescriptors,
-        Kind::ReservedDescriptors,
-        Kind::BlockBitmap,
-        Kind::InodeBitmap,
-        Kind::InodeTable,
-        Kind::Journal,
-        Kind::SystemFile,
-        Kind::Checkpoint,
-        Kind::Sit,
-        Kind::Nat,
-        Kind::Ssa,
-        Kind::HotNode,
-        Kind::WarmNode,
-        Kind::ColdNode,
-        Kind::HotData,
-        Kind::WarmData,
-        Kind::ColdData,
-        Kind::Directory,
-        Kind::Attributes,
-        Kind::Mapping,
-        Kind::File,
-        Kind::FragmentedFile,
-        Kind::Stale,
-        Kind::Unusable,
-        Kind::Bad,
-        Kind::Unclaimed,
-        Kind::Unknown,
-        Kind::Free,
-    ];
-
     /// Its place in [`Kind::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
-    }
-
-    /// A stable name, for programs.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Superblock => "superblock",
-            Kind::GroupDescriptors => "group-descriptors",
-            Kind::ReservedDescriptors => "reserved-descriptors",
-            Kind::BlockBitmap => "block-bitmap",
-            Kind::InodeBitmap => "inode-bitmap",
-            Kind::InodeTable => "inode-table",
-            Kind::Journal => "journal",
-            Kind::SystemFile => "system-file",
-            Kind::Checkpoint => "checkpoint",
-            Kind::Sit => "sit",
-            Kind::Nat => "nat",
-            Kind::Ssa => "ssa",
-            Kind::HotNode => "hot-node",
-            Kind::WarmNode => "warm-node",
-            Kind::ColdNode => "cold-node",
-            Kind::HotData => "hot-data",
-            Kind::WarmData => "warm-data",
-            Kind::ColdData => "cold-data",
-            Kind::Directory => "directory",
-            Kind::Attributes => "attributes",
-            Kind::Mapping => "mapping",
-            Kind::File => "file",
-            Kind::FragmentedFile => "fragmented-file",
-            Kind::Stale => "stale",
-            Kind::Unusable => "unusable",
-            Kind::Bad => "bad",
-            Kind::Unclaimed => "unclaimed",
-            Kind::Unknown => "unknown",
-            Kind::Free => "free",
-        }
-    }
-
-    /// The name for people.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Kind::GroupDescriptors => "group descriptors",
-            Kind::ReservedDescriptors => "reserved for descriptors",
-            Kind::BlockBitmap => "block bitmaps",
-            Kind::InodeBitmap => "inode bitmaps",
-            Kind::InodeTable => "inode tables",
-            Kind::SystemFile => "system files",
-            Kind::Sit => "SIT",
-            Kind::Nat => "NAT",
-            Kind::Ssa => "SSA",
-            Kind::HotNode => "hot nodes",
-            Kind::WarmNode => "warm nodes",
-            Kind::ColdNode => "cold nodes",
-            Kind::HotData => "hot data",
-            Kind::WarmData => "warm data",
-            Kind::ColdData => "cold data",
-            Kind::Directory => "directories",
-            Kind::Attributes => "extended attributes",
-            Kind::Mapping => "block maps of files",
-            Kind::File => "files",
-            Kind::FragmentedFile => "fragmented files",
-            Kind::Stale => "stale, to be cleaned",
-            Kind::Bad => "bad blocks",
-            Kind::Unclaimed => "in use, owner unknown",
-            Kind::Superblock
-            | Kind::Journal
-            | Kind::Checkpoint
-            | Kind::Unusable
-            | Kind::Unknown
-            | Kind::Free => self.name(),
-        }
     }
 }
 

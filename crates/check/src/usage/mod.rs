@@ -106,18 +106,6 @@ impl Cell {
     pub fn blocks(&self) -> u64 {
         self.counts.iter().sum()
     }
-
-    /// The kind of most blocks. Of equal numbers, the kind that stands first in [`Kind::ALL`].
-    #[must_use]
-    pub fn main_kind(&self) -> Kind {
-        let mut best = (Kind::Unknown, 0);
-        for (kind, n) in self.kinds() {
-            if n > best.1 {
-                best = (kind, n);
-            }
-        }
-        best.0
-    }
 }
 
 /// A file in many pieces.

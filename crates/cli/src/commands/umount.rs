@@ -5,16 +5,14 @@ use crate::failure::{At, Failure, Result, Tally};
 use blockwright_device::NbdAddress;
 use blockwright_device::host::nbd::is_claimed;
 use blockwright_disk::container;
-use blockwright_fuse::{FuseErrorKind, Unmount};
+use blockwright_fuse::{FuseErrorKind, MountEntry, Unmount, mounted_at};
 use blockwright_ondisk::ext4::Incompat;
 use blockwright_ondisk::ext4::superblock::{
     MAGIC, RawSuperblock, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State,
 };
 use blockwright_ondisk::f2fs::{self, geometry::Copy2};
 use rustix::fs::FlockOperation;
-use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -27,62 +25,6 @@ const BUSY: Duration = Duration::from_secs(1);
 /// How long other readers of an image that was mounted read-only may keep us: they cannot be
 /// distinguished from the server, which has nothing to write.
 const READERS: Duration = Duration::from_secs(2);
-
-/// A line of the mount table.
-struct Entry {
-    /// The number of the FUSE connection.
-    minor: Option<u32>,
-    kind: String,
-    source: PathBuf,
-    read_only: bool,
-}
-
-/// Undoes the octal escapes of the mount table.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, tail)) = rest.split_first() {
-        match (first, tail) {
-            (
-                b'\\',
-                [
-                    a @ b'0'..=b'3',
-                    b @ b'0'..=b'7',
-                    c @ b'0'..=b'7',
-                    after @ ..,
-                ],
-            ) => {
-                out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = after;
-            }
-            _ => {
-                out.push(first);
-                rest = tail;
-            }
-        }
-    }
-    out
-}
-
-/// What is mounted at `point`, from the text of `/proc/self/mountinfo`. The last one is on top.
-fn find(table: &[u8], point: &Path) -> Option<Entry> {
-    let line = |line: &[u8]| {
-        let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
-        let dash = fields.iter().position(|field| *field == b"-")?;
-        if unescape(fields.get(4)?) != point.as_os_str().as_bytes() {
-            return None;
-        }
-        let source = unescape(fields.get(dash + 2)?);
-        let (_, minor) = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
-        Some(Entry {
-            minor: minor.parse().ok(),
-            kind: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
-            source: PathBuf::from(OsStr::from_bytes(&source)),
-            read_only: fields.get(5)?.split(|&b| b == b',').any(|o| o == b"ro"),
-        })
-    };
-    table.split(|&b| b == b'\n').filter_map(line).next_back()
-}
 
 /// The mount point as the mount table has it. The last component is not looked at: what is mounted there
 /// may be dead.
@@ -112,12 +54,12 @@ pub fn umount(args: &UmountArgs) -> Result<()> {
 /// cleanly.
 fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
     let mut point = absolute(mountpoint)?;
-    let table = std::fs::read("/proc/self/mountinfo").at("/proc/self/mountinfo")?;
-    let mut entry = find(&table, &point);
+    let at = |point: &Path| mounted_at(point).at("/proc/self/mountinfo");
+    let mut entry = at(&point)?;
     if entry.is_none()
         && let Ok(real) = std::fs::canonicalize(&point)
     {
-        entry = find(&table, &real);
+        entry = at(&real)?;
         point = real;
     }
     let entry = match entry {
@@ -148,7 +90,7 @@ fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
         Unmount::IfIdle
     };
     take_out(&point, how)?;
-    if !lazy && let Some(what) = entry.minor.and_then(held_elsewhere) {
+    if !lazy && let Some(what) = held_elsewhere(entry.minor) {
         // As the kernel's own umount: it is not mounted here any more.
         crate::failure::warn(format_args!(
             "{}: unmounted here, but {what}; its server goes on until it is unmounted there, too",
@@ -212,7 +154,7 @@ fn take_out(point: &Path, how: Unmount) -> Result<()> {
 }
 
 /// Waits until the server has let go of the image. Whether it has.
-fn wait_until(entry: &Entry, free: impl Fn() -> bool) -> bool {
+fn wait_until(entry: &MountEntry, free: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     let mut pause = Duration::from_millis(1);
     let mut told = false;
@@ -234,7 +176,7 @@ fn wait_until(entry: &Entry, free: impl Fn() -> bool) -> bool {
 }
 
 /// Waits until the server has let go of the image, and looks how it left it.
-fn wait(image: &File, entry: &Entry, dead: bool, offset: u64) -> Result<()> {
+fn wait(image: &File, entry: &MountEntry, dead: bool, offset: u64) -> Result<()> {
     let lock = || rustix::fs::flock(image, FlockOperation::NonBlockingLockExclusive).is_ok();
     if !wait_until(entry, lock) {
         return Ok(());
@@ -303,22 +245,4 @@ fn f2fs_state(image: &File, offset: u64) -> Option<bool> {
         .flatten()
         .max_by_key(|(version, _)| *version)?;
     Some(newest.1?.flags().contains(f2fs::CheckpointFlags::UMOUNT))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_mount_table_is_understood() {
-        let table = b"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n\
-            2 1 0:40 / /mnt/with\\040space rw,nosuid - fuse.blockwright /d/my\\040disk.img rw,user_id=0\n\
-            3 1 0:41 / /mnt/b ro shared:5 - fuse.blockwright /b.img rw\n";
-        let entry = find(table, Path::new("/mnt/with space")).expect("found");
-        assert_eq!(entry.source, Path::new("/d/my disk.img"));
-        assert!(!entry.read_only && entry.kind == TYPE);
-        assert!(find(table, Path::new("/mnt/b")).expect("found").read_only);
-        assert!(find(table, Path::new("/mnt")).is_none());
-        assert_eq!(find(table, Path::new("/")).expect("found").kind, "ext4");
-    }
 }

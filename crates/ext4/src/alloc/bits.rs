@@ -1,4 +1,7 @@
 //! Bits of on-disk bitmaps.
+//!
+//! Bit `n` is bit `n % 8` of byte `n / 8`. Past the end of a bitmap all blocks count as used, and nothing is changed: a wrong count of a damaged
+//! volume neither panics nor hands out what is not there.
 
 /// Whether a bit of an on-disk bitmap is set; past its end, yes.
 pub(crate) fn bit(bitmap: &[u8], at: u32) -> bool {

@@ -2,7 +2,7 @@
 //! count always, and not exact against each other while work is going on.
 
 use blockwright_device::metrics::{Counter, Distribution, Histogram};
-use blockwright_vfs::stats::{Stats, Unit};
+use blockwright_vfs::stats::Stats;
 
 /// Totals since the mount.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -79,54 +79,16 @@ impl AllocCounters {
     }
 
     pub(crate) fn stats(&self, out: &mut Stats) {
-        use Unit::{Blocks, Count};
         let all = self.snapshot(0);
-        for (name, unit, help, value) in [
-            ("pa_made", Count, "preallocations made", all.pas_made),
-            (
-                "pa_used",
-                Count,
-                "requests served from preallocations, locality areas included",
-                all.pas_used,
-            ),
-            (
-                "pa_discarded",
-                Count,
-                "preallocations given up: on close, truncation, eviction, lack of space",
-                all.pas_discarded,
-            ),
-            (
-                "pa_made_blocks",
-                Blocks,
-                "blocks in preallocations made",
-                all.pa_blocks_made,
-            ),
-            (
-                "pa_used_blocks",
-                Blocks,
-                "blocks that files got from preallocations",
-                all.pa_blocks_used,
-            ),
-            (
-                "pa_discarded_blocks",
-                Blocks,
-                "blocks in preallocations given up",
-                all.pa_blocks_discarded,
-            ),
-        ] {
-            out.counter(name, unit, help, value);
+        blockwright_vfs::stat_lines! { out;
+            counter "pa_made", Count, "preallocations made" => all.pas_made;
+            counter "pa_used", Count, "requests served from preallocations, locality areas included" => all.pas_used;
+            counter "pa_discarded", Count, "preallocations given up: on close, truncation, eviction, lack of space" => all.pas_discarded;
+            counter "pa_made_blocks", Blocks, "blocks in preallocations made" => all.pa_blocks_made;
+            counter "pa_used_blocks", Blocks, "blocks that files got from preallocations" => all.pa_blocks_used;
+            counter "pa_discarded_blocks", Blocks, "blocks in preallocations given up" => all.pa_blocks_discarded;
+            histogram "alloc_request_blocks", Blocks, "what files asked for, by request" => all.request_blocks;
+            histogram "alloc_result_blocks", Blocks, "what files got, by run" => all.result_blocks;
         }
-        out.histogram(
-            "alloc_request_blocks",
-            Blocks,
-            "what files asked for, by request",
-            all.request_blocks,
-        );
-        out.histogram(
-            "alloc_result_blocks",
-            Blocks,
-            "what files got, by run",
-            all.result_blocks,
-        );
     }
 }

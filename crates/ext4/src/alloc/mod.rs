@@ -51,7 +51,7 @@ use crate::journal::Handle;
 use crate::volume::Volume;
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::{BlockNo, Geometry, GroupDesc, GroupNo, Incompat, Ino};
-use blockwright_vfs::stats::{Stats, Unit};
+use blockwright_vfs::stats::Stats;
 use groups::Groups;
 use in_transit::InTransit;
 use index::FreeIndex;
@@ -246,52 +246,20 @@ impl Allocator {
 
     /// Adds the live counters to a snapshot.
     pub fn stats(&self, out: &mut Stats) {
-        use Unit::{Blocks, Count};
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         out.section("allocator");
-        out.counter(
-            "alloc_runs",
-            Count,
-            "runs of blocks taken",
-            get(&self.taken_runs),
-        );
-        out.counter(
-            "alloc_goal_hits",
-            Count,
-            "runs found exactly at their goal",
-            get(&self.goal_hits),
-        );
+        blockwright_vfs::stat_lines! { out;
+            counter "alloc_runs", Count, "runs of blocks taken" => get(&self.taken_runs);
+            counter "alloc_goal_hits", Count, "runs found exactly at their goal" => get(&self.goal_hits);
+        }
         self.preallocations.stats(out);
-        out.counter(
-            "alloc_groups_scanned",
-            Count,
-            "block groups searched",
-            get(&self.groups_scanned),
-        );
-        out.counter(
-            "alloc_bitmaps_loaded",
-            Count,
-            "block bitmaps read",
-            get(&self.maps_loaded),
-        );
-        out.counter(
-            "alloc_forced_commits",
-            Count,
-            "commits forced to make freed blocks usable",
-            get(&self.forced_commits),
-        );
-        out.gauge(
-            "alloc_blocks_claimed",
-            Blocks,
-            "blocks promised and not yet marked used",
-            self.shared.space.claimed(),
-        );
-        out.gauge(
-            "alloc_blocks_pending",
-            Blocks,
-            "blocks freed by transactions that are not durable yet",
-            self.shared.space.pending(),
-        );
+        blockwright_vfs::stat_lines! { out;
+            counter "alloc_groups_scanned", Count, "block groups searched" => get(&self.groups_scanned);
+            counter "alloc_bitmaps_loaded", Count, "block bitmaps read" => get(&self.maps_loaded);
+            counter "alloc_forced_commits", Count, "commits forced to make freed blocks usable" => get(&self.forced_commits);
+            gauge "alloc_blocks_claimed", Blocks, "blocks promised and not yet marked used" => self.shared.space.claimed();
+            gauge "alloc_blocks_pending", Blocks, "blocks freed by transactions that are not durable yet" => self.shared.space.pending();
+        }
     }
 
     /// The numbers of [`Allocator::stats`].

@@ -1,4 +1,7 @@
 //! How full the volume is, in the numbers the kernel reports.
+//!
+//! Metadata of fixed size is left out of the total (`minixdf` is not offered). Blocks that are promised to cached data count as used, so that a
+//! program which reads the numbers before it writes is not misled.
 
 use super::Allocator;
 use blockwright_ondisk::ext4::GroupNo;

@@ -14,7 +14,6 @@ pub(crate) mod xattr;
 use crate::dir::Directories;
 use crate::inode::{Eviction, FIXED_USER_FLAGS, Inodes, ext4};
 use crate::map::Maps;
-use crate::part::part;
 use crate::quota::{Owner, Quota};
 use crate::volume::Volume;
 use crate::{Error, ErrorKind, Result};
@@ -25,7 +24,7 @@ use blockwright_vfs::types::{self as vt, XattrMode};
 use std::sync::Arc;
 use xattr::Xattrs;
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct Attributes {
         volume: Volume,

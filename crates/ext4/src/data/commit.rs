@@ -22,7 +22,6 @@ use crate::inode::{Ext4Inode, Inodes, MapState, PendingRun, ext4};
 use crate::journal::Handle;
 use crate::map::extents::{Extent, Tree};
 use crate::map::{BlockState, Mapper, Maps};
-use crate::part::part;
 use crate::quota::Quota;
 use crate::volume::Volume;
 use blockwright_ondisk::ext4::{BlockNo, FileBlock};
@@ -53,7 +52,7 @@ impl Stretch<'_> {
     }
 }
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct Commits {
         volume: Volume,

@@ -21,7 +21,6 @@ use crate::alloc::Allocator;
 use crate::attr::xattr::{ibody_get, ibody_room_for, ibody_set};
 use crate::inode::{Body, Inodes, MapState, empty_extent_root, ext4};
 use crate::map::{META_BLOCK_CREDITS, Maps};
-use crate::part::part;
 use crate::quota::Quota;
 use crate::volume::Volume;
 use crate::{Error, ErrorKind, Result};
@@ -81,7 +80,7 @@ fn has_nothing(map: &MapState) -> bool {
             .all(|(at, run)| at.0 == 0 && run.len == 1 && run.writers == 0)
 }
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct InlineData {
         volume: Volume,

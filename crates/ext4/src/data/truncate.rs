@@ -19,7 +19,6 @@ use crate::alloc::{Allocator, Claim, Run};
 use crate::inode::{Ext4Inode, Inodes, MapState, Orphans, orphan};
 use crate::map::extents::Tree;
 use crate::map::{BlockState, Mapper, Maps};
-use crate::part::part;
 use crate::quota::Quota;
 use crate::volume::Volume;
 use crate::{Error, ErrorKind, Result};
@@ -37,7 +36,7 @@ fn touch(inode: &Inode, now: Timestamp) {
     inode.update_attr(|a| (a.mtime, a.ctime) = (now, now));
 }
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct Truncation {
         volume: Volume,

@@ -32,7 +32,6 @@ use crate::inode::{Inodes, ext4};
 use crate::journal::Handle;
 use crate::journal::buffer::{BlockKind, BufferRef};
 use crate::map::{BlockState, META_BLOCK_CREDITS, Maps};
-use crate::part::part;
 use crate::vfs_ino;
 use crate::volume::Volume;
 use crate::{Error, ErrorKind, Result};
@@ -89,7 +88,7 @@ pub(crate) struct Found {
     pub file_type: u8,
 }
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct Directories {
         volume: Volume,

@@ -22,7 +22,6 @@ use crate::inode::{Eviction, Inodes, Orphans, disk_kind, ext4, orphan};
 use crate::journal::Handle;
 use crate::journal::buffer::BlockKind;
 use crate::map::{BlockState, META_BLOCK_CREDITS, Maps};
-use crate::part::part;
 use crate::quota::Quota;
 use crate::vfs_ino;
 use crate::volume::Volume;
@@ -37,7 +36,7 @@ use std::sync::Arc;
 
 type Inode = Arc<vfs::Inode>;
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct Names {
         volume: Volume,

@@ -1,4 +1,6 @@
 //! Which entry a name means: by its bytes, folded, or as an encrypted entry is shown without its key.
+//!
+//! A query is made once for an operation; linear and indexed search compare entries with it and hash by it, so that both find the same entry.
 
 use super::block::Entry;
 use super::{Dir, Directories, casefold};

@@ -1,4 +1,7 @@
 //! New inodes: number, charge, inherited flags, generation. What they hold is the caller's work.
+//!
+//! The owner is charged first, then a number is taken; what fails gives both back in the same handle, so a crash shows neither. The vfs
+//! holds the lock of the directory.
 
 use super::store::Inodes;
 use super::{disk_kind, disk_time, empty_extent_root, ext4, split_dev};

@@ -16,7 +16,6 @@ use crate::alloc::inodes::{self, InodeAllocator};
 use crate::attr::xattr::Xattrs;
 use crate::data::delayed::Delayed;
 use crate::map::Maps;
-use crate::part::part;
 use crate::quota::{Owner, Quota};
 use crate::vfs_ino;
 use crate::volume::Volume;
@@ -26,7 +25,7 @@ use blockwright_vfs as vfs;
 use blockwright_vfs::types as vt;
 use std::sync::Arc;
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct Eviction {
         volume: Volume,

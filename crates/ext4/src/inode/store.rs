@@ -16,7 +16,6 @@ use super::{MapState, ext4};
 use crate::Result;
 use crate::alloc::inodes::InodeAllocator;
 use crate::journal::Handle;
-use crate::part::part;
 use crate::quota::{Owner, Quota};
 use crate::volume::Volume;
 use blockwright_ondisk::ext4::InodeFlags;
@@ -26,7 +25,7 @@ use blockwright_vfs::types as vt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct Inodes {
         pub(super) volume: Volume,

@@ -19,7 +19,6 @@ use super::{
 use crate::alloc::groups::Groups;
 use crate::journal::buffer::BufferRef;
 use crate::journal::{AtomicTid, Handle};
-use crate::part::part;
 use crate::vfs_ino;
 use crate::volume::Volume;
 use crate::{Error, ErrorKind, Result};
@@ -34,7 +33,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct StoredInodes {
         volume: Volume,

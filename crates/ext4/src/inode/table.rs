@@ -8,13 +8,12 @@
 use super::Ext4Inode;
 use crate::alloc::groups::Groups;
 use crate::journal::buffer::{BlockKind, BufferRef};
-use crate::part::part;
 use crate::vfs_ino;
 use crate::volume::Volume;
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::{self as disk, BlockNo, Ino};
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct InodeTable {
         volume: Volume,

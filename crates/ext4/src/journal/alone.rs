@@ -1,4 +1,6 @@
 //! A transaction with no handle beside it: for changes of what every handle relies on.
+//!
+//! The growth of a mounted volume needs it: no operation runs while the number of groups and the sizes of tables change.
 
 use super::transaction::Transaction;
 use super::{Handle, Journal, Running, Shared, State};

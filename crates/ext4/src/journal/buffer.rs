@@ -461,7 +461,6 @@ impl MetaCache {
 
     /// Adds the live counters to a snapshot.
     pub fn stats(&self, out: &mut blockwright_vfs::Stats) {
-        use blockwright_vfs::Unit::{Bytes, Count};
         let stats = &self.inner.stats;
         let (mut cached, mut hits) = (0, 0);
         for shard in &self.inner.shards {
@@ -471,48 +470,15 @@ impl MetaCache {
         }
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         out.section("metadata cache");
-        out.counter(
-            "meta_cache_hits",
-            Count,
-            "metadata blocks found in memory",
-            hits,
-        );
-        out.counter(
-            "meta_cache_misses",
-            Count,
-            "metadata blocks read when they were needed",
-            get(&stats.misses),
-        );
-        out.counter(
-            "meta_cache_read_ahead",
-            Count,
-            "metadata blocks read before they were needed",
-            get(&stats.read_ahead),
-        );
-        out.counter(
-            "meta_cache_evictions",
-            Count,
-            "metadata blocks dropped to stay within the budget",
-            get(&stats.evictions),
-        );
-        out.gauge(
-            "meta_cache_blocks",
-            Count,
-            "metadata blocks in memory",
-            cached as u64,
-        );
-        out.gauge(
-            "meta_cache_bytes",
-            Bytes,
-            "bytes of metadata blocks in memory",
-            (cached as u64) << self.inner.block_bits,
-        );
-        out.gauge(
-            "meta_cache_budget_bytes",
-            Bytes,
-            "bytes of metadata blocks that there may be",
-            self.budget_bytes(),
-        );
+        blockwright_vfs::stat_lines! { out;
+            counter "meta_cache_hits", Count, "metadata blocks found in memory" => hits;
+            counter "meta_cache_misses", Count, "metadata blocks read when they were needed" => get(&stats.misses);
+            counter "meta_cache_read_ahead", Count, "metadata blocks read before they were needed" => get(&stats.read_ahead);
+            counter "meta_cache_evictions", Count, "metadata blocks dropped to stay within the budget" => get(&stats.evictions);
+            gauge "meta_cache_blocks", Count, "metadata blocks in memory" => cached as u64;
+            gauge "meta_cache_bytes", Bytes, "bytes of metadata blocks in memory" => (cached as u64) << self.inner.block_bits;
+            gauge "meta_cache_budget_bytes", Bytes, "bytes of metadata blocks that there may be" => self.budget_bytes();
+        }
     }
 
     /// About how many bytes the cache may have.

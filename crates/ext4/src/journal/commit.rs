@@ -1,4 +1,11 @@
 //! Writing a transaction: what happens between its last handle and its callers' wake-up.
+//!
+//! # Crash order
+//! Revokes, descriptors and copies; a flush, which also covers the file data that the transaction makes visible; the commit block, with FUA. Then the
+//! copies enter the checkpoint map, and the callbacks hand freed blocks to new owners. Without a journal the copies are written to
+//! their places, and a flush follows.
+//!
+//! Not responsible: which thread commits, and when (`journal`); writing logged blocks to their places (`checkpoint`).
 
 use super::location::LogBlock;
 use super::log::Log;

@@ -1,7 +1,10 @@
 //! The journal's live counters, and what of it can be changed while it runs.
+//!
+//! All of it is relaxed atomics, so that reading statistics never waits for a commit. A new commit interval wakes the timer, and holds for the
+//! running transaction.
 
 use super::{Journal, Settings};
-use blockwright_vfs::stats::{Stats, Unit};
+use blockwright_vfs::stats::Stats;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -63,83 +66,24 @@ impl Journal {
 
     /// Adds the live counters to a snapshot.
     pub fn stats(&self, out: &mut Stats) {
-        use Unit::{Blocks, Count};
         let c = &self.shared.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         out.section("journal");
-        out.counter(
-            "journal_commits",
-            Count,
-            "transactions committed",
-            get(&c.commits),
-        );
-        out.counter(
-            "journal_fsyncs",
-            Count,
-            "requests to make a transaction durable",
-            get(&c.fsyncs),
-        );
-        out.counter(
-            "journal_fsyncs_merged",
-            Count,
-            "of these, those served by another caller's commit",
-            get(&c.fsyncs_merged),
-        );
-        out.counter(
-            "journal_flushes",
-            Count,
-            "flushes of the device's cache",
-            get(&c.flushes),
-        );
-        out.counter(
-            "journal_flushes_merged",
-            Count,
-            "flushes saved because another one came after the data",
-            get(&c.flushes_merged),
-        );
-        out.counter(
-            "journal_handles",
-            Count,
-            "operations that joined a transaction",
-            get(&c.handles),
-        );
-        out.counter(
-            "journal_waits",
-            Count,
-            "operations that waited for a commit to take its blocks, or for room",
-            get(&c.waits),
-        );
-        out.counter(
-            "journal_blocks_logged",
-            Blocks,
-            "blocks written to the log",
-            get(&c.blocks_logged),
-        );
-        out.counter("journal_revokes", Count, "blocks revoked", get(&c.revokes));
-        out.counter(
-            "journal_checkpoints",
-            Count,
-            "times that logged blocks were written to their places",
-            get(&c.checkpoints),
-        );
-        out.counter(
-            "journal_checkpoint_blocks",
-            Blocks,
-            "logged blocks written to their places",
-            get(&c.checkpoint_blocks),
-        );
-        out.counter(
-            "journal_log_waits",
-            Count,
-            "commits that waited for room in the log",
-            get(&c.log_waits),
-        );
-        out.gauge(
-            "journal_not_home_blocks",
-            Blocks,
-            "logged blocks that are not at their places yet",
-            self.shared.cache.checkpoint().len() as u64,
-        );
+        blockwright_vfs::stat_lines! { out;
+            counter "journal_commits", Count, "transactions committed" => get(&c.commits);
+            counter "journal_fsyncs", Count, "requests to make a transaction durable" => get(&c.fsyncs);
+            counter "journal_fsyncs_merged", Count, "of these, those served by another caller's commit" => get(&c.fsyncs_merged);
+            counter "journal_flushes", Count, "flushes of the device's cache" => get(&c.flushes);
+            counter "journal_flushes_merged", Count, "flushes saved because another one came after the data" => get(&c.flushes_merged);
+            counter "journal_handles", Count, "operations that joined a transaction" => get(&c.handles);
+            counter "journal_waits", Count, "operations that waited for a commit to take its blocks, or for room" => get(&c.waits);
+            counter "journal_blocks_logged", Blocks, "blocks written to the log" => get(&c.blocks_logged);
+            counter "journal_revokes", Count, "blocks revoked" => get(&c.revokes);
+            counter "journal_checkpoints", Count, "times that logged blocks were written to their places" => get(&c.checkpoints);
+            counter "journal_checkpoint_blocks", Blocks, "logged blocks written to their places" => get(&c.checkpoint_blocks);
+            counter "journal_log_waits", Count, "commits that waited for room in the log" => get(&c.log_waits);
+            gauge "journal_not_home_blocks", Blocks, "logged blocks that are not at their places yet" => self.shared.cache.checkpoint().len() as u64;
+        }
     }
 
     /// The numbers of [`Journal::stats`].

@@ -15,7 +15,6 @@ use crate::Result;
 use crate::alloc::Allocator;
 use crate::inode::{Ext4Inode, Inodes, MapState};
 use crate::journal::Handle;
-use crate::part::part;
 use crate::quota::{Limit, Quota};
 use crate::volume::Volume;
 use blockwright_device::DevOffset;
@@ -24,7 +23,7 @@ use blockwright_vfs::Inode;
 use blockwright_vfs::engine::{Mapping, Place};
 use std::ops::Range;
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct Maps {
         volume: Volume,

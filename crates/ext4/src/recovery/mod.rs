@@ -22,11 +22,10 @@ use crate::alloc::inodes::InodeAllocator;
 use crate::dir::Directories;
 use crate::inode::{Eviction, InodeTable, Inodes, Orphans, StoredInodes};
 use crate::map::Maps;
-use crate::part::part;
 use crate::quota::Quota;
 use crate::volume::Volume;
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct Recovery {
         volume: Volume,

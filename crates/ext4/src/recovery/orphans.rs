@@ -1,4 +1,7 @@
 //! Orphans at mount: reading what the volume lists, and finishing it.
+//!
+//! Reading changes nothing and serves a read-only mount, too. A damaged place in the list ends it there: what was listed before is finished, and the rest is
+//! left to the checker. Finishing an orphan is one or more transactions; a crash between them leaves it listed.
 
 use super::Recovery;
 use crate::inode::orphan::{self, DTIME, State};

@@ -1,4 +1,7 @@
 //! Segments as fsync and recovery use them: blocks of the node chain, and blocks that a chain says are in use.
+//!
+//! A chained node names the place of its successor, so a log moves on before its segment is full. Recovery claims blocks in memory only; those of the chain
+//! itself are handed out again after the next checkpoint at the earliest, or a second crash would find the chain overwritten.
 
 use super::{Inner, Need, OP, Segments, index};
 use crate::{Error, Result};

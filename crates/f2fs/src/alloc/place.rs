@@ -1,4 +1,10 @@
 //! Where a log continues when its segment is full: a free segment, or the holes of one in use.
+//!
+//! In the order of preference: the next free segment of the section, a free section in a zone of its own, holes of the segment that has most
+//! of them, the last free segment. Single holes come last, and serve only what must not be refused. `lfs` mode never fills holes.
+//!
+//! # Locks
+//! The caller holds that of the segments (`Inner`). The summaries of a segment with holes are read with it held.
 
 use super::{Head, Inner, Need, OP, Segments, index};
 use crate::options::Mode;

@@ -1,4 +1,6 @@
 //! How simultaneous data writes share the logs, and counts of what they were given.
+//!
+//! A writer reserves a run of blocks in one step and writes it without a lock. The other ways exist to be measured against (cargo feature `comparison`).
 
 #[cfg(feature = "comparison")]
 use crate::comparison::DirectAllocation;

@@ -44,33 +44,15 @@ fn split_dev(dev: u64) -> (u32, u32) {
     )
 }
 
-/// See the module's head.
-pub struct Attributes {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) access: Arc<Access>,
-    pub(crate) nodes: Arc<Nodes>,
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) checkpoints: Arc<Checkpoints>,
-    pub(crate) directories: Arc<Directories>,
-}
-
-impl Attributes {
-    pub(crate) fn new(
-        volume: &Arc<Volume>,
-        access: &Arc<Access>,
-        nodes: &Arc<Nodes>,
-        tree: &Arc<Tree>,
-        checkpoints: &Arc<Checkpoints>,
-        directories: &Arc<Directories>,
-    ) -> Self {
-        Attributes {
-            volume: Arc::clone(volume),
-            access: Arc::clone(access),
-            nodes: Arc::clone(nodes),
-            tree: Arc::clone(tree),
-            checkpoints: Arc::clone(checkpoints),
-            directories: Arc::clone(directories),
-        }
+blockwright_vfs::part! {
+    /// See the module's head.
+    pub struct Attributes {
+        volume: Volume,
+        access: Access,
+        nodes: Nodes,
+        tree: Tree,
+        checkpoints: Checkpoints,
+        directories: Directories,
     }
 }
 

@@ -16,29 +16,14 @@ use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::{Ino, Nid};
 use blockwright_vfs as vfs;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-/// See the module's head.
-pub struct Quotas {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) nodes: Arc<Nodes>,
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) checkpoints: Arc<Checkpoints>,
-}
-
-impl Quotas {
-    pub(crate) fn new(
-        volume: &Arc<Volume>,
-        nodes: &Arc<Nodes>,
-        tree: &Arc<Tree>,
-        checkpoints: &Arc<Checkpoints>,
-    ) -> Self {
-        Quotas {
-            volume: Arc::clone(volume),
-            nodes: Arc::clone(nodes),
-            tree: Arc::clone(tree),
-            checkpoints: Arc::clone(checkpoints),
-        }
+blockwright_vfs::part! {
+    /// See the module's head.
+    pub struct Quotas {
+        volume: Volume,
+        nodes: Nodes,
+        tree: Tree,
+        checkpoints: Checkpoints,
     }
 }
 

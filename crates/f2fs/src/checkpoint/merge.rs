@@ -23,7 +23,7 @@ use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::IoPriority;
 use blockwright_vfs::locks::{Condvar, Mutex, Rank};
-use blockwright_vfs::stats::{Histogram, Stats, Unit};
+use blockwright_vfs::stats::{Histogram, Stats};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -255,59 +255,19 @@ impl Merger {
 
     /// Adds its live counters to a snapshot.
     pub(crate) fn stats(&self, out: &mut Stats) {
-        use Unit::{Count, Milliseconds, Nanoseconds, Switch};
         let c = &self.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ms = |counter: &AtomicU64| get(counter).div_ceil(1_000_000);
-        let on = u64::from(self.is_on());
-        out.gauge(
-            "checkpoint_merge",
-            Switch,
-            "a daemon merges requests for checkpoints",
-            on,
-        );
-        out.gauge(
-            "ckpt_merge_queued",
-            Count,
-            "requests that wait for the daemon's next checkpoint, or the one it writes",
-            self.tickets.waiting(),
-        );
-        out.counter(
-            "ckpt_merge_issued",
-            Count,
-            "checkpoints the daemon wrote",
-            get(&c.issued),
-        );
-        out.counter(
-            "ckpt_merge_total",
-            Count,
-            "requests it served with them",
-            get(&c.total),
-        );
-        out.gauge(
-            "ckpt_merge_cur_ms",
-            Milliseconds,
-            "how long the first request of its latest batch waited, rounded up",
-            ms(&c.latest_ns),
-        );
-        out.gauge(
-            "ckpt_merge_peak_ms",
-            Milliseconds,
-            "the longest that any waited, rounded up",
-            ms(&c.peak_ns),
-        );
-        out.histogram(
-            "ckpt_merge_latency_ns",
-            Nanoseconds,
-            "how long the first request of each batch waited",
-            c.latency.get(),
-        );
-        out.histogram(
-            "ckpt_merge_batch",
-            Count,
-            "requests a checkpoint served",
-            c.batch.get(),
-        );
+        blockwright_vfs::stat_lines! { out;
+            gauge "checkpoint_merge", Switch, "a daemon merges requests for checkpoints" => u64::from(self.is_on());
+            gauge "ckpt_merge_queued", Count, "requests that wait for the daemon's next checkpoint, or the one it writes" => self.tickets.waiting();
+            counter "ckpt_merge_issued", Count, "checkpoints the daemon wrote" => get(&c.issued);
+            counter "ckpt_merge_total", Count, "requests it served with them" => get(&c.total);
+            gauge "ckpt_merge_cur_ms", Milliseconds, "how long the first request of its latest batch waited, rounded up" => ms(&c.latest_ns);
+            gauge "ckpt_merge_peak_ms", Milliseconds, "the longest that any waited, rounded up" => ms(&c.peak_ns);
+            histogram "ckpt_merge_latency_ns", Nanoseconds, "how long the first request of each batch waited" => c.latency.get();
+            histogram "ckpt_merge_batch", Count, "requests a checkpoint served" => c.batch.get();
+        }
     }
 }
 

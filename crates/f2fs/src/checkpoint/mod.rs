@@ -73,33 +73,18 @@ pub(crate) struct Written {
     nodes: Vec<(Nid, Bytes)>,
 }
 
-/// Checkpoints and the gate: see the module's head.
-pub struct Checkpoints {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) access: Arc<Access>,
-    pub(crate) nodes: Arc<Nodes>,
-    pub(crate) tree: Arc<Tree>,
-    /// Merges requests for checkpoints.
-    pub(crate) merger: Merger,
-    /// What is written ahead of checkpoints.
-    pub(crate) preflush: NodePreflush,
-}
-
-impl Checkpoints {
-    pub(crate) fn new(
-        volume: &Arc<Volume>,
-        access: &Arc<Access>,
-        nodes: &Arc<Nodes>,
-        tree: &Arc<Tree>,
-    ) -> Self {
-        Checkpoints {
-            volume: Arc::clone(volume),
-            access: Arc::clone(access),
-            nodes: Arc::clone(nodes),
-            tree: Arc::clone(tree),
-            merger: Merger::new(),
-            preflush: NodePreflush::default(),
-        }
+blockwright_vfs::part! {
+    /// Checkpoints and the gate: see the module's head.
+    pub struct Checkpoints {
+        volume: Volume,
+        access: Access,
+        nodes: Nodes,
+        tree: Tree,
+        ;
+        /// Merges requests for checkpoints.
+        pub(crate) merger: Merger = Merger::new(),
+        /// What is written ahead of checkpoints.
+        pub(crate) preflush: NodePreflush = NodePreflush::default(),
     }
 }
 

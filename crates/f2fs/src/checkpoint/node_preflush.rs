@@ -31,7 +31,6 @@ use blockwright_device::{AlignedBuf, DevOffset, Flags, IoPriority, WriteBatch};
 use blockwright_ondisk::f2fs as disk;
 use blockwright_ondisk::f2fs::node::{Footer, NodeOffset};
 use blockwright_ondisk::f2fs::{BlockAddr, Log, NatEntry, Nid};
-use blockwright_vfs::stats::Unit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const OP: &str = "write nodes early";
@@ -102,30 +101,13 @@ impl NodePreflush {
 
     pub(crate) fn stats(&self, out: &mut blockwright_vfs::Stats) {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        out.counter(
-            "checkpoint_early_nodes",
-            Unit::Blocks,
-            "nodes written before checkpoints, while operations went on",
-            get(&self.written),
-        );
-        out.counter(
-            "checkpoint_early_in_vain",
-            Unit::Blocks,
-            "of these, nodes that changed while they were written",
-            get(&self.in_vain),
-        );
-        out.counter(
-            "checkpoint_exclusive_blocks",
-            Unit::Blocks,
-            "nodes and blocks of directories written by checkpoints while operations waited",
-            get(&self.behind_gate),
-        );
-        out.gauge(
-            "checkpoint_exclusive_blocks_peak",
-            Unit::Blocks,
-            "the largest such number of one checkpoint",
-            get(&self.most_behind_gate),
-        );
+        blockwright_vfs::stat_lines! { out;
+            counter "checkpoint_early_nodes", Blocks, "nodes written before checkpoints, while operations went on" => get(&self.written);
+            counter "checkpoint_early_in_vain", Blocks, "of these, nodes that changed while they were written" => get(&self.in_vain);
+            counter "checkpoint_exclusive_blocks", Blocks, "nodes and blocks of directories written by checkpoints while operations waited"
+                => get(&self.behind_gate);
+            gauge "checkpoint_exclusive_blocks_peak", Blocks, "the largest such number of one checkpoint" => get(&self.most_behind_gate);
+        }
     }
 }
 

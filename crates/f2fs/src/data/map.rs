@@ -1,4 +1,7 @@
 //! The engine's answer to the vfs: what is at a place of a file.
+//!
+//! It holds the inode's `body`, shared, and changes nothing. Compressed clusters are one stretch each, which the vfs reads decoded. Blocks that fallocate keeps
+//! behind the end are shown as a hole.
 
 use crate::Result;
 use crate::data::Data;

@@ -23,35 +23,16 @@ use crate::volume::Volume;
 use crate::writer::{Access, Writer};
 use blockwright_ondisk::f2fs::Log;
 use blockwright_ondisk::f2fs::inode::Advise;
-use std::sync::Arc;
 
-/// See the module's head.
-pub struct Data {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) access: Arc<Access>,
-    pub(crate) nodes: Arc<Nodes>,
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) checkpoints: Arc<Checkpoints>,
-    pub(crate) cleaning: Arc<Cleaning>,
-}
-
-impl Data {
-    pub(crate) fn new(
-        volume: &Arc<Volume>,
-        access: &Arc<Access>,
-        nodes: &Arc<Nodes>,
-        tree: &Arc<Tree>,
-        checkpoints: &Arc<Checkpoints>,
-        cleaning: &Arc<Cleaning>,
-    ) -> Self {
-        Data {
-            volume: Arc::clone(volume),
-            access: Arc::clone(access),
-            nodes: Arc::clone(nodes),
-            tree: Arc::clone(tree),
-            checkpoints: Arc::clone(checkpoints),
-            cleaning: Arc::clone(cleaning),
-        }
+blockwright_vfs::part! {
+    /// See the module's head.
+    pub struct Data {
+        volume: Volume,
+        access: Access,
+        nodes: Nodes,
+        tree: Tree,
+        checkpoints: Checkpoints,
+        cleaning: Cleaning,
     }
 }
 

@@ -41,7 +41,6 @@ use blockwright_vfs as vfs;
 use blockwright_vfs::types as vt;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 const OP: &str = "read directory";
 
@@ -80,20 +79,12 @@ fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 
-/// See the module's head.
-pub struct Directories {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) nodes: Arc<Nodes>,
-    pub(crate) tree: Arc<Tree>,
-}
-
-impl Directories {
-    pub(crate) fn new(volume: &Arc<Volume>, nodes: &Arc<Nodes>, tree: &Arc<Tree>) -> Self {
-        Directories {
-            volume: Arc::clone(volume),
-            nodes: Arc::clone(nodes),
-            tree: Arc::clone(tree),
-        }
+blockwright_vfs::part! {
+    /// See the module's head.
+    pub struct Directories {
+        volume: Volume,
+        nodes: Nodes,
+        tree: Tree,
     }
 }
 

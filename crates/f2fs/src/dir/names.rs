@@ -35,36 +35,16 @@ use std::sync::Arc;
 
 type Inode = Arc<vfs::Inode>;
 
-/// See the module's head.
-pub struct Names {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) access: Arc<Access>,
-    pub(crate) nodes: Arc<Nodes>,
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) checkpoints: Arc<Checkpoints>,
-    pub(crate) directories: Arc<Directories>,
-    pub(crate) attributes: Arc<Attributes>,
-}
-
-impl Names {
-    pub(crate) fn new(
-        volume: &Arc<Volume>,
-        access: &Arc<Access>,
-        nodes: &Arc<Nodes>,
-        tree: &Arc<Tree>,
-        checkpoints: &Arc<Checkpoints>,
-        directories: &Arc<Directories>,
-        attributes: &Arc<Attributes>,
-    ) -> Self {
-        Names {
-            volume: Arc::clone(volume),
-            access: Arc::clone(access),
-            nodes: Arc::clone(nodes),
-            tree: Arc::clone(tree),
-            checkpoints: Arc::clone(checkpoints),
-            directories: Arc::clone(directories),
-            attributes: Arc::clone(attributes),
-        }
+blockwright_vfs::part! {
+    /// See the module's head.
+    pub struct Names {
+        volume: Volume,
+        access: Access,
+        nodes: Nodes,
+        tree: Tree,
+        checkpoints: Checkpoints,
+        directories: Directories,
+        attributes: Attributes,
     }
 }
 

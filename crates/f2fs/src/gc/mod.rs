@@ -125,32 +125,16 @@ pub(crate) enum Trigger {
     Ahead,
 }
 
-/// Cleaning: see the module's head.
-pub struct Cleaning {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) access: Arc<Access>,
-    pub(crate) nodes: Arc<Nodes>,
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) checkpoints: Arc<Checkpoints>,
-    cleaner: Cleaner,
-}
-
-impl Cleaning {
-    pub(crate) fn new(
-        volume: &Arc<Volume>,
-        access: &Arc<Access>,
-        nodes: &Arc<Nodes>,
-        tree: &Arc<Tree>,
-        checkpoints: &Arc<Checkpoints>,
-    ) -> Self {
-        Cleaning {
-            volume: Arc::clone(volume),
-            access: Arc::clone(access),
-            nodes: Arc::clone(nodes),
-            tree: Arc::clone(tree),
-            checkpoints: Arc::clone(checkpoints),
-            cleaner: Cleaner::default(),
-        }
+blockwright_vfs::part! {
+    /// Cleaning: see the module's head.
+    pub struct Cleaning {
+        volume: Volume,
+        access: Access,
+        nodes: Nodes,
+        tree: Tree,
+        checkpoints: Checkpoints,
+        ;
+        cleaner: Cleaner = Cleaner::default(),
     }
 }
 
@@ -460,102 +444,31 @@ impl Cleaning {
 
     /// Adds what cleaning counts.
     pub(crate) fn cleaning_stats(&self, out: &mut vfs::Stats) {
-        use vfs::Unit::{Blocks, Count, Nanoseconds};
         let Some(w) = &self.access.writer else { return };
         let c = &w.relocation.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        out.gauge(
-            "free_sections",
-            Count,
-            "sections of free segments only",
-            w.segments.free_sections() as u64,
-        );
-        out.counter(
-            "cleaned_foreground",
-            Count,
-            "sections cleaned because space ran short",
-            get(&c.sections_foreground),
-        );
-        out.counter(
-            "cleaned_background",
-            Count,
-            "sections cleaned while the volume was idle",
-            get(&c.sections_background),
-        );
-        out.counter(
-            "cleaned_ahead",
-            Count,
-            "sections cleaned in the background because space was about to run short",
-            get(&c.sections_ahead),
-        );
-        out.counter(
-            "cleaning_failures",
-            Count,
-            "sections that an error kept from being cleaned",
-            get(&c.failures),
-        );
-        out.counter(
-            "cleaning_waits",
-            Count,
-            "changes that waited for cleaning",
-            get(&c.foreground_waits),
-        );
-        out.counter(
-            "cleaning_wait_ns",
-            Nanoseconds,
-            "how long they waited together",
-            get(&c.foreground_ns),
-        );
-        out.gauge(
-            "cleaning_wait_peak_ms",
-            vfs::Unit::Milliseconds,
-            "the longest that any waited, rounded up",
-            get(&c.foreground_peak_ns).div_ceil(1_000_000),
-        );
-        out.counter(
-            "segments_refilled",
-            Count,
-            "segments in use whose free blocks a log continued in (SSR)",
-            w.segments.refilled(),
-        );
-        out.counter(
-            "moved_data_blocks",
-            Blocks,
-            "blocks of files and directories that cleaning moved",
-            get(&c.data_blocks_moved),
-        );
-        out.counter(
-            "moved_node_blocks",
-            Blocks,
-            "nodes that cleaning moved",
-            get(&c.node_blocks_moved),
-        );
         let (data, metadata) = (get(&c.data_blocks_written), get(&c.metadata_blocks_written));
-        out.counter(
-            "written_data_blocks",
-            Blocks,
-            "blocks of files written for users, in place or not",
-            data,
-        );
-        out.counter(
-            "written_metadata_blocks",
-            Blocks,
-            "nodes and blocks of directories written by checkpoints, those that cleaning moved included",
-            metadata,
-        );
-        out.counter(
-            "lfs_in_place_blocks",
-            Blocks,
-            "blocks overwritten in place in spite of mode=lfs, for lack of free segments",
-            get(&c.lfs_in_place),
-        );
         let all = data + metadata + get(&c.data_blocks_moved);
-        out.gauge(
-            "write_amplification_percent",
-            Count,
-            "blocks written for each hundred that users wrote",
-            (all * 100).checked_div(data).unwrap_or(100),
-        );
+        vfs::stat_lines! { out;
+            gauge "free_sections", Count, "sections of free segments only" => w.segments.free_sections() as u64;
+            counter "cleaned_foreground", Count, "sections cleaned because space ran short" => get(&c.sections_foreground);
+            counter "cleaned_background", Count, "sections cleaned while the volume was idle" => get(&c.sections_background);
+            counter "cleaned_ahead", Count, "sections cleaned in the background because space was about to run short" => get(&c.sections_ahead);
+            counter "cleaning_failures", Count, "sections that an error kept from being cleaned" => get(&c.failures);
+            counter "cleaning_waits", Count, "changes that waited for cleaning" => get(&c.foreground_waits);
+            counter "cleaning_wait_ns", Nanoseconds, "how long they waited together" => get(&c.foreground_ns);
+            gauge "cleaning_wait_peak_ms", Milliseconds, "the longest that any waited, rounded up" => get(&c.foreground_peak_ns).div_ceil(1_000_000);
+            counter "segments_refilled", Count, "segments in use whose free blocks a log continued in (SSR)" => w.segments.refilled();
+            counter "moved_data_blocks", Blocks, "blocks of files and directories that cleaning moved" => get(&c.data_blocks_moved);
+            counter "moved_node_blocks", Blocks, "nodes that cleaning moved" => get(&c.node_blocks_moved);
+            counter "written_data_blocks", Blocks, "blocks of files written for users, in place or not" => data;
+            counter "written_metadata_blocks", Blocks, "nodes and blocks of directories written by checkpoints, those that cleaning moved included"
+                => metadata;
+            counter "lfs_in_place_blocks", Blocks, "blocks overwritten in place in spite of mode=lfs, for lack of free segments"
+                => get(&c.lfs_in_place);
+            gauge "write_amplification_percent", Count, "blocks written for each hundred that users wrote"
+                => (all * 100).checked_div(data).unwrap_or(100);
+        }
         w.relocation.trace.stats(out);
     }
 }

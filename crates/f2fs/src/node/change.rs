@@ -11,8 +11,9 @@ use blockwright_device::AlignedBuf;
 use blockwright_ondisk::f2fs::node::{Footer, NodeOffset};
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, Ino, Nid};
 
+/// The operation that errors name.
 const OP: &str = "change nodes";
-/// The error for a node that cannot be loaded for cleaning.
+/// The same, where cleaning changes them.
 const LOAD: &str = "clean";
 
 /// The address at a position of a node.

@@ -83,34 +83,17 @@ struct Link {
     block: AlignedBuf,
 }
 
-/// fsync: see the module's head.
-pub struct Fsync {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) access: Arc<Access>,
-    pub(crate) nodes: Arc<Nodes>,
-    pub(crate) checkpoints: Arc<Checkpoints>,
-    pub(crate) attributes: Arc<Attributes>,
-    queue: Mutex<Queue>,
-    changed: Condvar,
-}
-
-impl Fsync {
-    pub(crate) fn new(
-        volume: &Arc<Volume>,
-        access: &Arc<Access>,
-        nodes: &Arc<Nodes>,
-        checkpoints: &Arc<Checkpoints>,
-        attributes: &Arc<Attributes>,
-    ) -> Self {
-        Fsync {
-            volume: Arc::clone(volume),
-            access: Arc::clone(access),
-            nodes: Arc::clone(nodes),
-            checkpoints: Arc::clone(checkpoints),
-            attributes: Arc::clone(attributes),
-            queue: Mutex::new(Rank::Leaf, Queue::default()),
-            changed: Condvar::new(),
-        }
+blockwright_vfs::part! {
+    /// fsync: see the module's head.
+    pub struct Fsync {
+        volume: Volume,
+        access: Access,
+        nodes: Nodes,
+        checkpoints: Checkpoints,
+        attributes: Attributes,
+        ;
+        queue: Mutex<Queue> = Mutex::new(Rank::Leaf, Queue::default()),
+        changed: Condvar = Condvar::new(),
     }
 }
 

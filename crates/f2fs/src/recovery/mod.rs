@@ -44,7 +44,6 @@ use blockwright_ondisk::f2fs::Ino;
 use blockwright_vfs as vfs;
 use blockwright_vfs::FileKind;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use walk::{OP, Reader};
 
@@ -64,33 +63,15 @@ struct Name {
     name: Vec<u8>,
 }
 
-/// See the module's head.
-pub struct Recovery {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) access: Arc<Access>,
-    pub(crate) nodes: Arc<Nodes>,
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) directories: Arc<Directories>,
-    pub(crate) attributes: Arc<Attributes>,
-}
-
-impl Recovery {
-    pub(crate) fn new(
-        volume: &Arc<Volume>,
-        access: &Arc<Access>,
-        nodes: &Arc<Nodes>,
-        tree: &Arc<Tree>,
-        directories: &Arc<Directories>,
-        attributes: &Arc<Attributes>,
-    ) -> Self {
-        Recovery {
-            volume: Arc::clone(volume),
-            access: Arc::clone(access),
-            nodes: Arc::clone(nodes),
-            tree: Arc::clone(tree),
-            directories: Arc::clone(directories),
-            attributes: Arc::clone(attributes),
-        }
+blockwright_vfs::part! {
+    /// See the module's head.
+    pub struct Recovery {
+        volume: Volume,
+        access: Access,
+        nodes: Nodes,
+        tree: Tree,
+        directories: Directories,
+        attributes: Attributes,
     }
 }
 

@@ -41,63 +41,8 @@ pub(crate) enum CheckpointReason {
     Logs,
 }
 
-const CHECKPOINT_REASONS: [(CheckpointReason, &str, &str); 11] = [
-    (
-        CheckpointReason::Kind,
-        "fsync_checkpoints_kind",
-        "fsyncs that wrote a checkpoint: not a plain regular file",
-    ),
-    (
-        CheckpointReason::Links,
-        "fsync_checkpoints_links",
-        "fsyncs that wrote a checkpoint: several names, or none",
-    ),
-    (
-        CheckpointReason::Renamed,
-        "fsync_checkpoints_renamed",
-        "fsyncs that wrote a checkpoint: the file was renamed or linked since the last one",
-    ),
-    (
-        CheckpointReason::Freed,
-        "fsync_checkpoints_freed",
-        "fsyncs that wrote a checkpoint: the file lost nodes since the last one",
-    ),
-    (
-        CheckpointReason::Parent,
-        "fsync_checkpoints_parent",
-        "fsyncs that wrote a checkpoint: the file is in a new directory",
-    ),
-    (
-        CheckpointReason::Name,
-        "fsync_checkpoints_name",
-        "fsyncs that wrote a checkpoint: the new file has the former name of another",
-    ),
-    (
-        CheckpointReason::Strict,
-        "fsync_checkpoints_strict",
-        "fsyncs that wrote a checkpoint: names were removed from the new file's directory (fsync_mode=strict)",
-    ),
-    (
-        CheckpointReason::Room,
-        "fsync_checkpoints_room",
-        "fsyncs that wrote a checkpoint: the chain got too long for the room there is",
-    ),
-    (
-        CheckpointReason::Version,
-        "fsync_checkpoints_version",
-        "fsyncs that wrote a checkpoint: the first after another program's",
-    ),
-    (
-        CheckpointReason::Preflushed,
-        "fsync_checkpoints_early",
-        "fsyncs that waited for the checkpoint in progress: it had already written nodes of the file",
-    ),
-    (
-        CheckpointReason::Logs,
-        "fsync_checkpoints_logs",
-        "fsyncs that wrote a checkpoint: there are two logs, none for fsync (active_logs=2)",
-    ),
-];
+/// How many there are: the last one counts them.
+const REASONS: usize = CheckpointReason::Logs as usize + 1;
 
 /// What happened since the last checkpoint that a chain cannot tell.
 pub(crate) struct Marks {
@@ -136,7 +81,7 @@ pub(crate) struct Chain {
     pub(crate) chained: AtomicU64,
     pub(crate) nodes: AtomicU64,
     pub(crate) flushes: AtomicU64,
-    reasons: [AtomicU64; CHECKPOINT_REASONS.len()],
+    reasons: [AtomicU64; REASONS],
 }
 
 impl Chain {
@@ -189,29 +134,36 @@ impl Chain {
     }
 
     pub(crate) fn count(&self, why: CheckpointReason) {
-        let n = CHECKPOINT_REASONS.iter().position(|(w, ..)| *w == why);
-        if let Some(counter) = n.and_then(|n| self.reasons.get(n)) {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
+        self.reasons[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn stats(&self, out: &mut vfs::Stats) {
-        let mut count = |name, help, value: &AtomicU64| {
-            out.counter(name, vfs::Unit::Count, help, value.load(Ordering::Relaxed));
-        };
-        count(
-            "fsyncs_chained",
-            "fsyncs of files that needed no checkpoint",
-            &self.chained,
-        );
-        count(
-            "fsync_nodes",
-            "nodes written by fsync for the next mount to find",
-            &self.nodes,
-        );
-        count("fsync_flushes", "device flushes by fsync", &self.flushes);
-        for ((_, name, help), value) in CHECKPOINT_REASONS.into_iter().zip(&self.reasons) {
-            count(name, help, value);
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        let reason = |why: CheckpointReason| get(&self.reasons[why as usize]);
+        vfs::stat_lines! { out;
+            counter "fsyncs_chained", Count, "fsyncs of files that needed no checkpoint" => get(&self.chained);
+            counter "fsync_nodes", Count, "nodes written by fsync for the next mount to find" => get(&self.nodes);
+            counter "fsync_flushes", Count, "device flushes by fsync" => get(&self.flushes);
+            counter "fsync_checkpoints_kind", Count, "fsyncs that wrote a checkpoint: not a plain regular file" => reason(CheckpointReason::Kind);
+            counter "fsync_checkpoints_links", Count, "fsyncs that wrote a checkpoint: several names, or none" => reason(CheckpointReason::Links);
+            counter "fsync_checkpoints_renamed", Count, "fsyncs that wrote a checkpoint: the file was renamed or linked since the last one"
+                => reason(CheckpointReason::Renamed);
+            counter "fsync_checkpoints_freed", Count, "fsyncs that wrote a checkpoint: the file lost nodes since the last one"
+                => reason(CheckpointReason::Freed);
+            counter "fsync_checkpoints_parent", Count, "fsyncs that wrote a checkpoint: the file is in a new directory"
+                => reason(CheckpointReason::Parent);
+            counter "fsync_checkpoints_name", Count, "fsyncs that wrote a checkpoint: the new file has the former name of another"
+                => reason(CheckpointReason::Name);
+            counter "fsync_checkpoints_strict", Count, "fsyncs that wrote a checkpoint: names were removed from the new file's directory (fsync_mode=strict)"
+                => reason(CheckpointReason::Strict);
+            counter "fsync_checkpoints_room", Count, "fsyncs that wrote a checkpoint: the chain got too long for the room there is"
+                => reason(CheckpointReason::Room);
+            counter "fsync_checkpoints_version", Count, "fsyncs that wrote a checkpoint: the first after another program's"
+                => reason(CheckpointReason::Version);
+            counter "fsync_checkpoints_early", Count, "fsyncs that waited for the checkpoint in progress: it had already written nodes of the file"
+                => reason(CheckpointReason::Preflushed);
+            counter "fsync_checkpoints_logs", Count, "fsyncs that wrote a checkpoint: there are two logs, none for fsync (active_logs=2)"
+                => reason(CheckpointReason::Logs);
         }
     }
 }

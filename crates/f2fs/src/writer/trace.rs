@@ -9,7 +9,7 @@
 
 use blockwright_device::sim::turns;
 use blockwright_vfs::locks::{Mutex, Rank};
-use blockwright_vfs::stats::{Stats, Unit};
+use blockwright_vfs::stats::Stats;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,68 +53,8 @@ pub(crate) enum Part {
     WriteBack,
 }
 
-const PARTS: [(Part, &str, &str); 12] = [
-    (
-        Part::Turn,
-        "cleaning_longest_turn_ms",
-        "the longest wait for the turn to clean, rounded up",
-    ),
-    (
-        Part::Nodes,
-        "cleaning_longest_nodes_ms",
-        "the longest reading of the nodes that own a section's blocks",
-    ),
-    (
-        Part::Owners,
-        "cleaning_longest_owners_ms",
-        "the longest search for the owners of a section's blocks, with the wait for operations to end",
-    ),
-    (
-        Part::Relocation,
-        "cleaning_longest_still_ms",
-        "the longest wait of cleaning for a file's relocation barrier",
-    ),
-    (
-        Part::Move,
-        "cleaning_longest_move_ms",
-        "the longest time that cleaning held the barrier to move a file's blocks",
-    ),
-    (
-        Part::Checkpoint,
-        "cleaning_longest_checkpoint_ms",
-        "the longest that cleaning waited for a checkpoint",
-    ),
-    (
-        Part::Preflush,
-        "checkpoint_longest_early_ms",
-        "the longest write of nodes before a checkpoint, with operations running",
-    ),
-    (
-        Part::Gate,
-        "checkpoint_longest_gate_ms",
-        "the longest that a checkpoint waited for operations to end",
-    ),
-    (
-        Part::Pack,
-        "checkpoint_longest_pack_ms",
-        "the longest time that a checkpoint took to submit its writes",
-    ),
-    (
-        Part::Flush,
-        "checkpoint_longest_flush_ms",
-        "the longest wait of a checkpoint for the device's flush",
-    ),
-    (
-        Part::Free,
-        "checkpoint_longest_free_ms",
-        "the longest time that a checkpoint took, once written, to free segments and node numbers",
-    ),
-    (
-        Part::WriteBack,
-        "cleaning_longest_write_back_ms",
-        "the longest write-back of dirty pages when no section could be cleaned",
-    ),
-];
+/// How many there are: the last one counts them.
+const PARTS: usize = Part::WriteBack as usize + 1;
 
 /// A part, when it was.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +93,7 @@ impl fmt::Display for SlowWait {
 
 /// See the module's head.
 pub(crate) struct Trace {
-    longest_ns: [AtomicU64; PARTS.len()],
+    longest_ns: [AtomicU64; PARTS],
     spans: Mutex<VecDeque<Span>>,
     slowest: Mutex<Vec<SlowWait>>,
 }
@@ -241,9 +181,28 @@ impl Trace {
 
     /// Adds the longest of each part.
     pub(crate) fn stats(&self, out: &mut Stats) {
-        for (part, name, help) in PARTS {
+        let ms = |part: Part| {
             let ns = self.longest_ns[part as usize].load(Ordering::Relaxed);
-            out.gauge(name, Unit::Milliseconds, help, ns.div_ceil(1_000_000));
+            ns.div_ceil(1_000_000)
+        };
+        blockwright_vfs::stat_lines! { out;
+            gauge "cleaning_longest_turn_ms", Milliseconds, "the longest wait for the turn to clean, rounded up" => ms(Part::Turn);
+            gauge "cleaning_longest_nodes_ms", Milliseconds, "the longest reading of the nodes that own a section's blocks" => ms(Part::Nodes);
+            gauge "cleaning_longest_owners_ms", Milliseconds, "the longest search for the owners of a section's blocks, with the wait for operations to end"
+                => ms(Part::Owners);
+            gauge "cleaning_longest_still_ms", Milliseconds, "the longest wait of cleaning for a file's relocation barrier" => ms(Part::Relocation);
+            gauge "cleaning_longest_move_ms", Milliseconds, "the longest time that cleaning held the barrier to move a file's blocks"
+                => ms(Part::Move);
+            gauge "cleaning_longest_checkpoint_ms", Milliseconds, "the longest that cleaning waited for a checkpoint" => ms(Part::Checkpoint);
+            gauge "checkpoint_longest_early_ms", Milliseconds, "the longest write of nodes before a checkpoint, with operations running"
+                => ms(Part::Preflush);
+            gauge "checkpoint_longest_gate_ms", Milliseconds, "the longest that a checkpoint waited for operations to end" => ms(Part::Gate);
+            gauge "checkpoint_longest_pack_ms", Milliseconds, "the longest time that a checkpoint took to submit its writes" => ms(Part::Pack);
+            gauge "checkpoint_longest_flush_ms", Milliseconds, "the longest wait of a checkpoint for the device's flush" => ms(Part::Flush);
+            gauge "checkpoint_longest_free_ms", Milliseconds, "the longest time that a checkpoint took, once written, to free segments and node numbers"
+                => ms(Part::Free);
+            gauge "cleaning_longest_write_back_ms", Milliseconds, "the longest write-back of dirty pages when no section could be cleaned"
+                => ms(Part::WriteBack);
         }
     }
 }
@@ -251,13 +210,6 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parts_are_where_they_are_looked_for() {
-        for (n, (part, ..)) in PARTS.into_iter().enumerate() {
-            assert_eq!(part as usize, n);
-        }
-    }
 
     #[test]
     fn a_slow_wait_comes_with_what_was_done_meanwhile_and_nothing_else() {

@@ -1,4 +1,7 @@
 //! The result of a request's handler, and its conversion into a reply.
+//!
+//! When the kernel does not take a reply, what the handler has promised in it (a node, an open file) is undone ([`Undo`]).
+//! Only failures of the volume go to the log; the caller's own get their errno, and no more.
 
 use crate::protocol::BadRequest;
 use blockwright_device::IoSlice as DeviceSlice;

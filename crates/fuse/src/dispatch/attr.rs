@@ -1,4 +1,7 @@
 //! Requests about attributes: GETATTR, STATX, SETATTR, ACCESS, STATFS.
+//!
+//! The kernel caches attributes for a time that the reply states (`attr_lifetime`). STATFS waits a moment for files that are about to be freed, because programs
+//! look right after they delete.
 
 use super::Dispatcher;
 use super::answer::{Answer, Outcome};

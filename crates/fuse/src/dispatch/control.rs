@@ -8,8 +8,8 @@ use crate::protocol::control::{
 };
 use crate::protocol::request::Request;
 use blockwright_device::trace::{TraceError, TraceStatus};
+use blockwright_vfs::Stats;
 use blockwright_vfs::engine::NewSize;
-use blockwright_vfs::{Stats, Unit};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -69,44 +69,17 @@ impl Dispatcher {
         if let Some(transport) = self.transport.get().and_then(std::sync::Weak::upgrade) {
             transport.stats(&mut out);
         }
-        out.gauge(
-            "fuse_pool_threads",
-            Unit::Count,
-            "threads for requests that wait",
-            self.threads.alive() as u64,
-        );
         let (nodes, files) = self.held();
-        out.gauge(
-            "fuse_nodes",
-            Unit::Count,
-            "inodes that the kernel remembers",
-            nodes as u64,
-        );
         let (held_nodes, table_bytes) = self.nodes.held();
-        out.gauge(
-            "fuse_nodes_held",
-            Unit::Count,
-            "of these, inodes that stay in memory: open for writing, without a name, or in use lately",
-            held_nodes as u64,
-        );
-        out.gauge(
-            "fuse_nodes_bytes",
-            Unit::Bytes,
-            "what the table of them takes",
-            table_bytes,
-        );
-        out.gauge(
-            "fuse_open_files",
-            Unit::Count,
-            "files that the kernel has open",
-            files as u64,
-        );
-        out.gauge(
-            "fuse_image_offset",
-            Unit::Bytes,
-            "where the volume begins in its image (offset=)",
-            self.options.image_offset,
-        );
+        blockwright_vfs::stat_lines! { &mut out;
+            gauge "fuse_pool_threads", Count, "threads for requests that wait" => self.threads.alive() as u64;
+            gauge "fuse_nodes", Count, "inodes that the kernel remembers" => nodes as u64;
+            gauge "fuse_nodes_held", Count, "of these, inodes that stay in memory: open for writing, without a name, or in use lately"
+                => held_nodes as u64;
+            gauge "fuse_nodes_bytes", Bytes, "what the table of them takes" => table_bytes;
+            gauge "fuse_open_files", Count, "files that the kernel has open" => files as u64;
+            gauge "fuse_image_offset", Bytes, "where the volume begins in its image (offset=)" => self.options.image_offset;
+        }
         if let Some(cpu_latency) = self.cpu_latency.get() {
             cpu_latency.stats(&mut out);
         }
@@ -115,7 +88,9 @@ impl Dispatcher {
         for op in (0..OPCODES as u32).filter_map(Opcode::from_wire) {
             let count = self.requests[op as usize].load(Ordering::Relaxed);
             if count > 0 {
-                out.counter("fuse_requests", Unit::Count, "requests received", count);
+                blockwright_vfs::stat_lines! { &mut out;
+                    counter "fuse_requests", Count, "requests received" => count;
+                }
                 out.labelled("opcode", op.name());
             }
         }

@@ -14,7 +14,7 @@
 //! `state`, a leaf: nothing is dropped under it.
 
 use super::files::OpenFile;
-use blockwright_vfs::{InodeRef, Stats, Unit};
+use blockwright_vfs::{InodeRef, Stats};
 use parking_lot::{Condvar, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -113,24 +113,13 @@ impl DeferredReleases {
     /// Adds what it counts to a snapshot.
     pub(super) fn stats(&self, out: &mut Stats) {
         let count = |what: &AtomicU64| what.load(Ordering::Relaxed);
-        out.counter(
-            "fuse_released_behind",
-            Unit::Count,
-            "inodes and files that the kernel gave back, released by a thread of their own",
-            count(&self.0.behind),
-        );
-        out.counter(
-            "fuse_released_at_once",
-            Unit::Count,
-            "those released by the thread that read the request, because too many waited",
-            count(&self.0.at_once),
-        );
-        out.counter(
-            "fuse_released_batches",
-            Unit::Count,
-            "how often that thread found work",
-            count(&self.0.batches),
-        );
+        blockwright_vfs::stat_lines! { out;
+            counter "fuse_released_behind", Count, "inodes and files that the kernel gave back, released by a thread of their own"
+                => count(&self.0.behind);
+            counter "fuse_released_at_once", Count, "those released by the thread that read the request, because too many waited"
+                => count(&self.0.at_once);
+            counter "fuse_released_batches", Count, "how often that thread found work" => count(&self.0.batches);
+        }
     }
 }
 

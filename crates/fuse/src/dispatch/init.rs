@@ -1,4 +1,7 @@
 //! INIT: agreeing on version, features and sizes.
+//!
+//! It is the first request of a connection. The kernel offers, [`WANTED`] and the options choose, and the reply is what holds for the
+//! connection.
 
 use super::Dispatcher;
 use super::answer::{Answer, Outcome};

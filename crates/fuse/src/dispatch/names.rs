@@ -1,4 +1,7 @@
 //! Requests about names: finding, making, removing, renaming.
+//!
+//! Every entry that is sent adds a lookup to its node, and FORGET takes lookups back; the inode stays in memory meanwhile. A name that is not there is an
+//! entry without a node, because the kernel may cache that.
 
 use super::Dispatcher;
 use super::answer::{Answer, Failure, Outcome};

@@ -14,7 +14,7 @@ use crate::scheduling::limits::{
 };
 use crate::scheduling::listed_files::{ListedFiles, Point};
 use crate::threads::Threads;
-use blockwright_vfs::{FileKind, Ino, InodeFlags, InodeRef, Stats, Unit, Vfs};
+use blockwright_vfs::{FileKind, Ino, InodeFlags, InodeRef, Stats, Vfs};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -134,18 +134,10 @@ impl FileReadahead {
 
     pub(super) fn stats(&self, out: &mut Stats) {
         let (ahead, hits) = self.state.lock().files.counts();
-        out.counter(
-            "fuse_files_read_ahead",
-            Unit::Count,
-            "files of listings that were read before they were asked for",
-            ahead,
-        );
-        out.counter(
-            "fuse_files_read_ahead_used",
-            Unit::Count,
-            "those that were asked for afterwards",
-            hits,
-        );
+        blockwright_vfs::stat_lines! { out;
+            counter "fuse_files_read_ahead", Count, "files of listings that were read before they were asked for" => ahead;
+            counter "fuse_files_read_ahead_used", Count, "those that were asked for afterwards" => hits;
+        }
     }
 
     /// Does what is due.

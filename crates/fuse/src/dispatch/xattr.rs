@@ -1,4 +1,6 @@
 //! Requests about extended attributes.
+//!
+//! A caller without room asks for the size first (`sized`), as with getxattr(2). Setting an ACL may take the set-group-id bit with it, when the kernel says so.
 
 use super::Dispatcher;
 use super::answer::{Answer, Outcome};

@@ -1,4 +1,7 @@
 //! Mounting as root, by `mount(2)`.
+//!
+//! `helper` serves other users, and root without CAP_SYS_ADMIN. Both pass the kernel the same options (`kernel_options`). Unmounting
+//! never follows a symbolic link, and something that is not mounted any more is no error.
 
 use super::{DEV_FUSE, SUBTYPE, Unmount, kernel_options};
 use crate::error::{FuseError, FuseErrorKind, Result};

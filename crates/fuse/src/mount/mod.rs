@@ -13,10 +13,12 @@ mod direct;
 mod helper;
 mod keep;
 mod namespaces;
+mod table;
 
 pub use bdi::tune_bdi;
 pub use keep::keep;
 pub use namespaces::{Elsewhere, connection_exists, mounted_elsewhere};
+pub use table::{MountEntry, mounted_at};
 
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::keeper::Keeper;
@@ -24,7 +26,6 @@ use crate::options::{FuseOptions, Log, PermissionChecks, Visibility};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -124,9 +125,7 @@ impl MountPoint {
     fn new(path: PathBuf, method: Method) -> Self {
         let minor = match method {
             Method::Given | Method::Kept => None,
-            Method::Direct | Method::Helper => std::fs::read("/proc/self/mountinfo")
-                .ok()
-                .and_then(|mounts| minor_of(&mounts, &path)),
+            Method::Direct | Method::Helper => minor_at(&path).ok().flatten(),
         };
         MountPoint {
             path,
@@ -139,8 +138,8 @@ impl MountPoint {
 
     /// Whether the mount at the path is this one. Not found out by looking at it, which would ask the server.
     fn is_here(&self) -> bool {
-        match (self.minor, std::fs::read("/proc/self/mountinfo")) {
-            (Some(minor), Ok(mounts)) => minor_of(&mounts, &self.path) == Some(minor),
+        match (self.minor, minor_at(&self.path)) {
+            (Some(minor), Ok(here)) => here == Some(minor),
             _ => true,
         }
     }
@@ -247,14 +246,11 @@ impl MountPoint {
         }
         // The control file works for the mounting user, too; its number is the device's minor one.
         // Not by looking at the mount, which would ask the server.
-        let mounts = std::fs::read("/proc/self/mountinfo")?;
+        let here = minor_at(&self.path)?;
         // The number belongs to this connection for as long as it lives, mounted here or elsewhere.
         let minor = match self.minor {
-            Some(minor) if !self.is_held_elsewhere() => {
-                let here = minor_of(&mounts, &self.path);
-                here.filter(|&found| found == minor)
-            }
-            known => known.or_else(|| minor_of(&mounts, &self.path)),
+            Some(minor) if !self.is_held_elsewhere() => here.filter(|&found| found == minor),
+            known => known.or(here),
         };
         let minor = minor.ok_or(std::io::ErrorKind::NotFound)?;
         std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), b"1")
@@ -336,47 +332,9 @@ fn kernel_options(options: &FuseOptions) -> Vec<String> {
     list
 }
 
-/// The device's minor number of the last mount at `path`, from the text of `/proc/self/mountinfo`.
-fn minor_of(mountinfo: &[u8], path: &Path) -> Option<u32> {
-    let path = path.as_os_str().as_bytes();
-    mountinfo
-        .split(|&b| b == b'\n')
-        .filter_map(|line| {
-            // Number, parent, major:minor, root, mount point, ...
-            let mut fields = line.split(|&b| b == b' ').skip(2);
-            let device = std::str::from_utf8(fields.next()?).ok()?;
-            let point = unescape(fields.nth(1)?);
-            let (_, minor) = device.split_once(':')?;
-            (point == path).then(|| minor.parse().ok()).flatten()
-        })
-        .next_back()
-}
-
-/// Undoes the kernel's `\ooo` for blanks and backslashes.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|d| first == b'\\' && d[0] <= b'3');
-        let octal = digits.and_then(|d| {
-            d.iter().try_fold(0u8, |n, d| {
-                (b'0'..=b'7')
-                    .contains(d)
-                    .then(|| n.wrapping_mul(8) + (d - b'0'))
-            })
-        });
-        match octal {
-            Some(byte) => {
-                out.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                out.push(first);
-                rest = after;
-            }
-        }
-    }
-    out
+/// The number of the connection that is mounted at `path`.
+fn minor_at(path: &Path) -> std::io::Result<Option<u32>> {
+    Ok(table::mounted_at(path)?.map(|entry| entry.minor))
 }
 
 /// The descriptor in `/dev/fd/N`.
@@ -457,17 +415,6 @@ mod tests {
         assert_eq!(given_fd(Path::new("/dev/fd/-7")), None);
         assert_eq!(given_fd(Path::new("/dev/fd/x")), None);
         assert_eq!(given_fd(Path::new("/mnt")), None);
-    }
-
-    #[test]
-    fn a_connection_is_found_by_its_mount_point() {
-        let text = b"23 1 0:21 / /sys rw - sysfs sysfs rw\n\
-            90 1 0:55 / /mnt/a\\040b rw - fuse.x x rw\n\
-            91 90 0:56 / /mnt/a\\040b rw - fuse.x x rw\n\
-            92 1 0:57 / /mnt/\\134040 rw - fuse.x x rw\nbroken\n";
-        assert_eq!(minor_of(text, Path::new("/mnt/a b")), Some(56), "the top");
-        assert_eq!(minor_of(text, Path::new("/mnt/\\040")), Some(57));
-        assert_eq!(minor_of(text, Path::new("/mnt")), None);
     }
 
     #[test]

@@ -5,10 +5,8 @@
 //!
 //! References: mount_namespaces(7), proc(5).
 
-use super::unescape;
+use super::table::{MountEntry, entries};
 use std::collections::HashSet;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// Where a connection is mounted in another mount namespace.
@@ -38,9 +36,7 @@ pub fn connection_exists(minor: u32) -> Option<bool> {
     let dir = Path::new("/sys/fs/fuse/connections");
     // Without the control file system the directory is there, and empty, whatever is mounted.
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
-    let control = mounts
-        .split(|&b| b == b'\n')
-        .any(|line| line.split(|&b| b == b' ').nth(4) == Some(b"/sys/fs/fuse/connections"));
+    let control = entries(&mounts).any(|entry| entry.point == dir);
     control.then(|| dir.join(minor.to_string()).exists())
 }
 
@@ -73,14 +69,8 @@ pub fn mounted_elsewhere(minor: u32) -> Option<Elsewhere> {
 
 /// The mount point of our connection with this number, from the text of a `mountinfo`.
 fn point_of(mountinfo: &[u8], minor: u32) -> Option<PathBuf> {
-    let device = format!("0:{minor}");
-    mountinfo.split(|&b| b == b'\n').find_map(|line| {
-        let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
-        let dash = fields.iter().position(|field| *field == b"-")?;
-        let ours =
-            *fields.get(2)? == device.as_bytes() && *fields.get(dash + 1)? == b"fuse.blockwright";
-        ours.then(|| PathBuf::from(OsString::from_vec(unescape(fields[4]))))
-    })
+    let ours = |entry: &MountEntry| entry.minor == minor && entry.kind == "fuse.blockwright";
+    Some(entries(mountinfo).find(ours)?.point)
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
 //! Flag words of the protocol.
+//!
+//! Bits that are not named here are kept: a newer kernel may send them, and what is not wanted is masked where it is answered.
 
 use bitflags::bitflags;
 

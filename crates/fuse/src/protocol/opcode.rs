@@ -1,4 +1,6 @@
 //! Request numbers.
+//!
+//! A number that is not in the table gets `ENOSYS`, after which the kernel does not send it again.
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $value:literal,)*) => {

@@ -1,4 +1,6 @@
 //! Replies and notifications, server → kernel.
+//!
+//! Structures have the kernel's names, order and padding; sizes are asserted below.
 
 use super::{WireAttr, wire_size};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

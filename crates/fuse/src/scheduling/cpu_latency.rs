@@ -14,7 +14,7 @@
 //! Reference: the kernel's Documentation/power/pm_qos_interface.rst.
 
 use super::limits::{LATENCY_FEW, LATENCY_GROUP, LATENCY_GROUP_MAX, LATENCY_TICK};
-use blockwright_vfs::{Stats, Unit};
+use blockwright_vfs::Stats;
 use parking_lot::{Condvar, Mutex};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -117,18 +117,11 @@ impl LatencyRequest {
 
     /// Adds what there is to a snapshot.
     pub(crate) fn stats(&self, out: &mut Stats) {
-        out.gauge(
-            "fuse_cpu_latency",
-            Unit::Count,
-            "1 while idle CPUs are kept from sleeping (cpu_latency=auto)",
-            u64::from(self.shared.held.load(Ordering::Relaxed)),
-        );
-        out.counter(
-            "fuse_cpu_latency_requests",
-            Unit::Count,
-            "how often that was requested",
-            self.shared.times.load(Ordering::Relaxed),
-        );
+        blockwright_vfs::stat_lines! { out;
+            gauge "fuse_cpu_latency", Count, "1 while idle CPUs are kept from sleeping (cpu_latency=auto)"
+                => u64::from(self.shared.held.load(Ordering::Relaxed));
+            counter "fuse_cpu_latency_requests", Count, "how often that was requested" => self.shared.times.load(Ordering::Relaxed);
+        }
     }
 }
 

@@ -1,4 +1,6 @@
 //! Which CPUs there are. The kernel wants a queue for every possible CPU.
+//!
+//! CPUs that do not run get queues all the same; the threads of those that run serve them by turns.
 
 use std::io;
 

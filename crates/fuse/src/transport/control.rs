@@ -1,4 +1,7 @@
 //! The other end of the control ioctl: asks the server of a mount.
+//!
+//! For programs beside the server (`blockwright stats`, `tune`, `trace`). An open root directory is all it needs: no socket, no privilege, and the same
+//! answer over each transport. `protocol::control` has the packets, `dispatch::control` the answers.
 
 use crate::protocol::control::{
     IOCTL, Lines, OPEN_IT, Packet, Request, Status, TraceReport, lines, read_stats, read_tunables,

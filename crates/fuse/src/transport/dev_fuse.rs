@@ -29,7 +29,7 @@ use crate::protocol::reply::{NotifyInvalInode, OutHeader};
 use crate::protocol::{Opcode, Request, WRITE_HEADER_BYTES};
 use crate::scheduling::slow_kinds::is_slow_by_nature;
 use blockwright_device::{AlignedBuf, BUFFER_ALIGN};
-use blockwright_vfs::{Stats, Unit};
+use blockwright_vfs::Stats;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -137,18 +137,11 @@ impl TransportStats for DevFuse {
         if let Some(queues) = queues {
             queues.stats(out);
         }
-        out.gauge(
-            "fuse_threads",
-            Unit::Count,
-            "threads that read requests from /dev/fuse, or serve what they have read",
-            self.shared.readers.count() as u64,
-        );
-        out.gauge(
-            "fuse_in_flight",
-            Unit::Count,
-            "requests from /dev/fuse that are left to the device",
-            self.shared.readers.in_flight() as u64,
-        );
+        blockwright_vfs::stat_lines! { out;
+            gauge "fuse_threads", Count, "threads that read requests from /dev/fuse, or serve what they have read"
+                => self.shared.readers.count() as u64;
+            gauge "fuse_in_flight", Count, "requests from /dev/fuse that are left to the device" => self.shared.readers.in_flight() as u64;
+        }
     }
 }
 

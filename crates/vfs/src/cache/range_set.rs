@@ -1,4 +1,7 @@
 //! A set of byte offsets, or of block numbers, kept as disjoint, merged ranges.
+//!
+//! Its memory follows from the number of gaps, not from what is in it. For the engines: f2fs keeps the blocks that it has promised to cached data in
+//! one, ext4's recovery the blocks that fast commits gain and lose. It has no lock; that of its owner guards it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,7 @@
-//! Inodes, their attributes and extended attributes.
+//! [`Attributes`]: inodes, their attributes and extended attributes.
+//!
+//! The vfs owns inodes in memory: their lock, their cache, and the moment at which one leaves. The engine reads and writes them, and keeps
+//! what it knows beside the attributes in [`Inode::private`]. Permissions and the meaning of ACLs are the vfs's.
 
 use crate::error::Result;
 use crate::inode::Inode;

@@ -1,4 +1,7 @@
-//! Where the data of a regular file is, and will be.
+//! [`Data`]: where the data of a regular file is, and will be.
+//!
+//! The engine answers with places on the device, and the vfs does the I/O. Until [`Data::commit_write`], nothing on disk refers to blocks that
+//! [`Data::allocate`] has returned: a crash in between frees them. A mapping holds until its generation changes.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;

@@ -38,6 +38,7 @@ mod attributes;
 pub mod conformance;
 mod data;
 mod names;
+mod part;
 mod space;
 mod volume;
 

@@ -1,4 +1,7 @@
-//! Directories, and what their names lead to.
+//! [`Names`]: directories, and what their names lead to.
+//!
+//! The vfs takes the locks of all inodes that an operation changes, and checks permissions, ancestor loops and rules that all formats share. The
+//! engine makes the whole change visible at once: after a crash a rename has happened or has not.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;

@@ -1,4 +1,7 @@
-//! Room, and the limits on it.
+//! [`Space`]: room, and the limits on it.
+//!
+//! A cached write is refused when it is made, not when it is written back: each hole under a dirty page has been reserved. So writeback
+//! fails for lack of room only where the engine could not keep its promise.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;

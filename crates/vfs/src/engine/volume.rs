@@ -1,4 +1,6 @@
-//! The mounted volume as a whole.
+//! [`Volume`]: the mounted volume as a whole, and [`Host`], what an engine may ask of the vfs above it.
+//!
+//! Calls go down, from the vfs to the engine, but for those of [`Host`]: an engine that moves blocks of files needs them unchanged meanwhile.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::inode::Inode;

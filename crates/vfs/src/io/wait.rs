@@ -1,4 +1,10 @@
 //! Waiting for an operation that was started.
+//!
+//! The waiting thread also does what a write leaves to do when the device is done, because it is awake for it anyway. An operation that is
+//! dropped without an outcome fails, so that its caller never waits for ever.
+//!
+//! # Locks
+//! The state, a leaf. It is not held while the rest of a write is done.
 
 use super::Done;
 use super::completion::{CompletedWrite, Finishes};

@@ -1,4 +1,7 @@
 //! Walking paths from the volume's root, for front ends that have no kernel to do it.
+//!
+//! No lock is held between two components: a rename meanwhile may lead the walk through the old or the new place. An absolute target of a symlink
+//! starts at the volume's root, so no walk leaves the volume. Permissions are checked by the lookup of each component.
 
 use crate::core::InodeRef;
 use crate::error::{Error, ErrorKind, Result};

@@ -1,4 +1,7 @@
 //! Batches of writeback: targets that are gathered, sent together and committed together.
+//!
+//! Small files share device requests and transactions that way. An entry holds its file's [`WritebackOwner`] until it is committed or given up, so
+//! that no second writeback of the file overtakes it.
 
 use crate::engine::WriteTarget;
 use crate::inode::holds::WritebackOwner;

@@ -25,7 +25,7 @@ pub(crate) use window::{appends, place, window};
 
 use crate::alloc::{AllocCounters, Run};
 use blockwright_ondisk::ext4::{BlockNo, FileBlock};
-use blockwright_vfs::stats::{Stats, Unit};
+use blockwright_vfs::stats::Stats;
 #[cfg(feature = "comparison")]
 use comparison::{Mode, Store};
 use parking_lot::Mutex;
@@ -162,12 +162,9 @@ impl PaRegistry {
     /// Adds the live counters to a snapshot.
     pub(crate) fn stats(&self, out: &mut Stats) {
         self.counters.stats(out);
-        out.gauge(
-            "pa_now_blocks",
-            Unit::Blocks,
-            "blocks in preallocations",
-            self.blocks(),
-        );
+        blockwright_vfs::stat_lines! { out;
+            gauge "pa_now_blocks", Blocks, "blocks in preallocations" => self.blocks();
+        }
     }
 
     fn new_store(&self) -> Arc<Store> {

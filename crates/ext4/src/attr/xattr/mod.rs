@@ -25,7 +25,6 @@ use crate::alloc::groups::Groups;
 use crate::inode::{Body, InodeTable, Inodes, Orphans, StoredInodes, ext4, orphan};
 use crate::journal::Handle;
 use crate::map::{META_BLOCK_CREDITS, Maps};
-use crate::part::part;
 use crate::quota::Quota;
 use crate::volume::Volume;
 use crate::{Error, ErrorKind, Result};
@@ -121,7 +120,7 @@ impl Set {
     }
 }
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct Xattrs {
         volume: Volume,

@@ -24,7 +24,6 @@ use crate::inode::{Ext4Inode, MapState, PendingRun, changeable};
 use crate::map::extents::node;
 use crate::map::indirect::{file_bytes_max, pointer_blocks};
 use crate::map::{BlockState, Mapper, Maps, Stretch, no_space};
-use crate::part::part;
 use crate::quota::{Limit, Quota};
 use crate::volume::Volume;
 use crate::{Error, ErrorKind};
@@ -56,7 +55,7 @@ fn meta_blocks(map: &MapState, block_len: usize) -> u64 {
     n.div_ceil(per_leaf.max(1)) + 5
 }
 
-part! {
+blockwright_vfs::part! {
     /// See the module's head.
     pub struct Delayed {
         volume: Volume,

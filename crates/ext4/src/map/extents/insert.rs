@@ -1,4 +1,7 @@
 //! Inserting extents, making room for them, and changing their state.
+//!
+//! An insertion goes in steps, each within [`Tree::credits`]. The tree is valid after each step, so a handle may end between two of them. A full
+//! leaf is split, and so are full parents; a full root moves into a block of its own, and the tree gets a level.
 
 use super::node::{self, split_at};
 use super::tree::{LOGICAL_END, Level, Path, Tree};

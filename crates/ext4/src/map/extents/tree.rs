@@ -1,4 +1,7 @@
 //! Walking a tree, and editing its nodes: the part that lookups and changes share.
+//!
+//! The root is in the inode's `MapState`, whose lock the caller holds; all other nodes are metadata buffers, verified when they enter the
+//! cache. A checksum is set with each edit of a node.
 
 use super::node;
 use crate::alloc::{Allocator, Claim, Run};

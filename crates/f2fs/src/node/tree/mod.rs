@@ -29,7 +29,6 @@ use blockwright_device::AlignedBuf;
 use blockwright_ondisk::f2fs::inode::InlineFlags;
 use blockwright_ondisk::f2fs::node::{self, Footer, NodeOffset, PER_NODE};
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, BlockAddr, FileKind, Ino, Nid};
-use std::sync::Arc;
 
 const OP: &str = "change nodes";
 
@@ -44,23 +43,15 @@ pub(crate) struct Slot {
     pub(crate) left: usize,
 }
 
-/// Files' trees of nodes, and the quota that follows them: see the module's head.
-pub struct Tree {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) access: Arc<Access>,
-    pub(crate) nodes: Arc<Nodes>,
-    /// What the volume's quota files count.
-    pub(crate) quota: Quota,
-}
-
-impl Tree {
-    pub(crate) fn new(volume: &Arc<Volume>, access: &Arc<Access>, nodes: &Arc<Nodes>) -> Self {
-        Tree {
-            volume: Arc::clone(volume),
-            access: Arc::clone(access),
-            nodes: Arc::clone(nodes),
-            quota: Quota::default(),
-        }
+blockwright_vfs::part! {
+    /// Files' trees of nodes, and the quota that follows them: see the module's head.
+    pub struct Tree {
+        volume: Volume,
+        access: Access,
+        nodes: Nodes,
+        ;
+        /// What the volume's quota files count.
+        pub(crate) quota: Quota = Quota::default(),
     }
 }
 

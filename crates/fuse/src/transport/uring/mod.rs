@@ -34,7 +34,7 @@ use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::options::{FuseOptions, Log};
 use crate::scheduling::cpus::Cpus;
 use crate::scheduling::slow_kinds::SlowKinds;
-use blockwright_vfs::{Stats, Unit};
+use blockwright_vfs::Stats;
 use memory::{HUGE_PAGE, WarmBudget};
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -235,30 +235,14 @@ impl Uring {
 
     /// Adds what there is to a snapshot.
     pub(crate) fn stats(&self, out: &mut Stats) {
-        out.gauge(
-            "fuse_queue_threads",
-            Unit::Count,
-            "threads that serve io_uring queues",
-            self.queues.len() as u64,
-        );
-        out.gauge(
-            "fuse_queue_depth",
-            Unit::Count,
-            "requests that a queue takes at once",
-            self.depth as u64,
-        );
-        out.gauge(
-            "fuse_queue_threads_polling",
-            Unit::Count,
-            "those that leave their CPU to their clients and poll on another one (cpu_latency=auto)",
-            self.queues.iter().filter(|queue| queue.polls()).count() as u64,
-        );
-        out.counter(
-            "fuse_queue_device_requests",
-            Unit::Count,
-            "device requests of direct reads and overwrites that went through the ring of a queue's thread",
-            self.queues.iter().map(|queue| queue.device_requests()).sum(),
-        );
+        blockwright_vfs::stat_lines! { out;
+            gauge "fuse_queue_threads", Count, "threads that serve io_uring queues" => self.queues.len() as u64;
+            gauge "fuse_queue_depth", Count, "requests that a queue takes at once" => self.depth as u64;
+            gauge "fuse_queue_threads_polling", Count, "those that leave their CPU to their clients and poll on another one (cpu_latency=auto)"
+                => self.queues.iter().filter(|queue| queue.polls()).count() as u64;
+            counter "fuse_queue_device_requests", Count, "device requests of direct reads and overwrites that went through the ring of a queue's thread"
+                => self.queues.iter().map(|queue| queue.device_requests()).sum();
+        }
     }
 
     /// The connection has ended.
