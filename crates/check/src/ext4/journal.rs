@@ -487,12 +487,7 @@ impl Checker {
         pieces: &[Piece],
         head: &JournalSuperblock,
     ) -> Result<(), CheckError> {
-        let log = Log {
-            store: self.log_store(),
-            pieces,
-            head,
-            blocks_count: self.geo.blocks_count,
-        };
+        let log = self.journal_log(pieces, head);
         let mut replay = log.replay()?;
         // A volume that grew while it was mounted: the log holds its new superblock, and blocks behind its former end.
         let logged = replay.blocks.get(&self.geo.super_block().0).copied();
@@ -503,12 +498,7 @@ impl Checker {
             self.grown_blocks = Some(larger);
             self.store.grow(larger);
         }
-        let log = Log {
-            store: self.log_store(),
-            pieces,
-            head,
-            blocks_count: self.blocks_in_log(),
-        };
+        let log = self.journal_log(pieces, head);
         if self.grown_blocks.is_some() {
             replay = log.replay()?;
         }
@@ -536,11 +526,11 @@ impl Checker {
         });
         self.apply_replay(pieces, head, &replay)?;
         self.reload_superblock()?;
-        if !fast.unknown && !fast.operations.is_empty() {
+        if !fast.unknown && fast.records > 0 {
             self.problem(IssueKind::FastCommitReplayed {
-                records: fast.operations.len() as u64,
+                records: fast.records,
             });
-            self.apply_fast_commits(&fast.operations)?;
+            self.apply_fast_commits(pieces, head, &fast)?;
             self.usage_is_old = true;
             if self.repairing() {
                 // Home before the journal says that it is empty.
@@ -576,13 +566,7 @@ impl Checker {
         let superblock = self.geo.super_block();
         let mut batch = 0usize;
         for (block, logged) in &replay.blocks {
-            let log = Log {
-                store: self.log_store(),
-                pieces,
-                head,
-                blocks_count: self.blocks_in_log(),
-            };
-            let Some(bytes) = log.contents(*logged)? else {
+            let Some(bytes) = self.journal_log(pieces, head).contents(*logged)? else {
                 continue;
             };
             if self.repairing() {
@@ -605,6 +589,20 @@ impl Checker {
             self.wrote_journal = true;
         }
         Ok(())
+    }
+
+    /// The journal with these blocks and this head, to be read.
+    pub(super) fn journal_log<'a>(
+        &'a self,
+        pieces: &'a [Piece],
+        head: &'a JournalSuperblock,
+    ) -> Log<'a> {
+        Log {
+            store: self.log_store(),
+            pieces,
+            head,
+            blocks_count: self.blocks_in_log(),
+        }
     }
 
     /// The most blocks that the volume has once the log is home.
