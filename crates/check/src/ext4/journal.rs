@@ -108,6 +108,7 @@ impl Checker {
             Ok(head) => head,
             Err(kind) => {
                 let certain = self.is_journal_place(ino, &bytes)?;
+                self.settle_head(false);
                 if self.problem(kind) {
                     if certain {
                         self.reset_journal(place, blocks)?;
@@ -178,6 +179,15 @@ impl Checker {
         pieces: &[Piece],
         head: &JournalSuperblock,
     ) -> Result<(), CheckError> {
+        if self.mode() == Mode::Preen && self.log.unsafe_in_round() {
+            // What a person has to see first may be about the log.
+            self.settle_head(false);
+            return Ok(());
+        }
+        let waits = self.sb.features().has_incompat(Incompat::NEEDS_RECOVERY);
+        let Some(head) = self.preened_head(pieces, head, waits)? else {
+            return Ok(());
+        };
         let takes_errno =
             head.errno != 0 && self.problem(IssueKind::JournalErrno { errno: head.errno });
         let mended = self.log_blocks.is_some() || self.fast_commit_blocks.is_some();
@@ -199,11 +209,14 @@ impl Checker {
                 if !flag {
                     self.problem(IssueKind::RecoveryFlagMissing);
                 }
-                let unsure = !flag || self.log_end_is_guessed;
-                if unsure && self.mode() == Mode::Preen {
-                    return Ok(());
+                if self.mode() == Mode::Preen {
+                    // A head that contradicts itself was judged before.
+                    return match flag {
+                        true => self.replay_journal(place, pieces, &head),
+                        false => Ok(()),
+                    };
                 }
-                let head = self.seek_log_end(pieces, head)?;
+                let head = self.seek_log_end(pieces, &head)?;
                 self.replay_journal(place, pieces, &head)
             }
         }
@@ -489,6 +502,13 @@ impl Checker {
     ) -> Result<(), CheckError> {
         let log = self.journal_log(pieces, head);
         let mut replay = log.replay()?;
+        if self.mode() == Mode::Preen && !replay.problems.is_empty() {
+            // What is lost with a damaged transaction is for a person to see first.
+            for kind in replay.problems {
+                self.problem(kind);
+            }
+            return Ok(());
+        }
         // A volume that grew while it was mounted: the log holds its new superblock, and blocks behind its former end.
         let logged = replay.blocks.get(&self.geo.super_block().0).copied();
         if let Some(logged) = logged

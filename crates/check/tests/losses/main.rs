@@ -9,6 +9,7 @@ mod features;
 mod inodes;
 mod journals;
 mod judge;
+mod preen;
 mod reconnected;
 mod reserved;
 mod values;
