@@ -49,12 +49,18 @@ impl<K: Kind> Log<K> {
 
     /// Records an issue. Whether the caller is to repair it.
     pub fn problem(&mut self, kind: K) -> bool {
+        let safe = kind.preen_safe();
+        self.problem_judged(kind, safe)
+    }
+
+    /// Records an issue of which the volume itself tells whether it is repaired without asking a human. Whether the caller is to repair it.
+    pub fn problem_judged(&mut self, kind: K, preen_safe: bool) -> bool {
         let repair = match self.mode {
             Mode::ReadOnly => false,
-            Mode::Preen => kind.preen_safe(),
+            Mode::Preen => preen_safe,
             Mode::Yes => true,
         } && !kind.unrepairable();
-        if self.mode == Mode::Preen && !kind.preen_safe() && kind.severity() > Severity::Note {
+        if self.mode == Mode::Preen && !preen_safe && kind.severity() > Severity::Note {
             self.unsafe_found = true;
         }
         if self.known.contains(&kind) {

@@ -10,12 +10,15 @@ use blockwright_check::ext4::{CheckError, CheckOptions, IssueKind, Report, check
 use blockwright_device::{
     BlockDevice, CountingDevice, DevOffset, Flags, MemoryDevice, SharedDevice,
 };
+use blockwright_ondisk::ext4::fast_commit::{running_checksum, tag};
 use blockwright_ondisk::ext4::inode::InodeFlags;
+use blockwright_ondisk::ext4::jbd2::{JournalIncompat, RawJournalSuperblock};
 use blockwright_ondisk::ext4::{
     BlockNo, Geometry, GroupDesc, GroupFlags, GroupNo, Ino, RawSuperblock, Superblock, xattr,
 };
 use common::volume::Volume;
 use common::{Lab, show, tools};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// What a check may read and write, in bytes: the descriptors are 2 to 16 MiB, and a repair takes several rounds.
 const READ_MAX: u64 = 128 << 20;
@@ -41,6 +44,15 @@ fn sparse(image: &[u8], bytes: u64) -> MemoryDevice {
 
 /// Checks a copy in both modes; what it cost is bounded.
 fn cheap(name: &str, device: &MemoryDevice) -> [Result<Report, CheckError>; 2] {
+    cheap_within(name, device, MEMORY_MAX)
+}
+
+/// The same, with another bound of the memory that it takes, in bytes.
+fn cheap_within(
+    name: &str,
+    device: &MemoryDevice,
+    memory_max: u64,
+) -> [Result<Report, CheckError>; 2] {
     [Mode::ReadOnly, Mode::Yes].map(|mode| {
         let counting = Arc::new(CountingDevice::new(Arc::new(device.snapshot())));
         let options = CheckOptions {
@@ -66,7 +78,7 @@ fn cheap(name: &str, device: &MemoryDevice) -> [Result<Report, CheckError>; 2] {
         let taken = peak_memory().saturating_sub(before);
         eprintln!("{name} {mode:?}: {taken} bytes of memory");
         assert!(
-            taken < MEMORY_MAX,
+            taken < memory_max,
             "{name} {mode:?}: {taken} bytes of memory"
         );
         result
@@ -308,4 +320,89 @@ fn references_to_one_value() {
         read < most + volume,
         "{read} of {most} + {volume} bytes read"
     );
+}
+
+/// Blocks of 4096 bytes with fast commits in them.
+const AREA: u32 = 6144;
+
+/// A volume whose log has one transaction, with an area of fast commits that is full of records. How many of them are to be redone, where the one that ends a
+/// fast commit is there.
+fn full_of_records(lab: &Lab, complete: bool) -> (Volume, u64) {
+    let args = "-t ext4 -b 4096 -O fast_commit -J size=32";
+    let list: Vec<&str> = args.split(' ').collect();
+    let clean = Volume::new(lab.make("80M", &list).unwrap());
+    let ino = clean.lookup("dir/small");
+    let target = clean.blocks(clean.lookup("dir/big"))[0];
+    let data = lab.dir.path().join("data");
+    std::fs::write(&data, [7; 4096]).unwrap();
+    let write = format!("jw -b {target} {}", data.display());
+    let mut v = Volume::new(lab.debugfs(&clean.image, &["jo -c", &write, "jc"]));
+    let places = v.blocks(Ino::JOURNAL);
+    let head = v.block(places[0]);
+    let (mut raw, _) = RawJournalSuperblock::read_from_prefix(head).unwrap();
+    let flag = raw.feature_incompat.get() | JournalIncompat::FAST_COMMIT.bits();
+    raw.feature_incompat.set(flag);
+    raw.num_fc_blks.set(AREA);
+    raw.set_checksum();
+    head[..1024].copy_from_slice(raw.as_bytes());
+    let (len, tid) = (raw.maxlen.get(), raw.sequence.get() + 1);
+    let record = |tag: u16, value: &[u32]| -> Vec<u8> {
+        let head = [tag.to_le_bytes(), (4 * value.len() as u16).to_le_bytes()].concat();
+        let value = value.iter().flat_map(|word| word.to_le_bytes());
+        head.into_iter().chain(value).collect()
+    };
+    let (mut sum, mut records) = (0, 0);
+    for at in len - AREA + 1..len {
+        let mut bytes = Vec::new();
+        if at == len - AREA + 1 {
+            bytes.extend(record(tag::HEAD, &[0, tid]));
+        }
+        // Room for a tail is left, and nothing but a pad is in it.
+        while bytes.len() + 16 + 12 + 4 <= 4096 {
+            records += 1;
+            bytes.extend(record(tag::DEL_RANGE, &[ino.0, 1000 + records as u32, 1]));
+        }
+        if complete && at == len - 1 {
+            bytes.extend(record(tag::TAIL, &[tid]));
+            // Its second word is the sum.
+            let tail = bytes.len() - 8;
+            bytes[tail + 2] = 8;
+            sum = running_checksum(sum, &bytes);
+            bytes.extend(sum.to_le_bytes());
+        } else {
+            let pad = 4096 - bytes.len() - 4;
+            bytes.extend(tag::PAD.to_le_bytes());
+            bytes.extend((pad as u16).to_le_bytes());
+            bytes.resize(4096, 0);
+            sum = running_checksum(sum, &bytes);
+        }
+        v.block(places[at as usize])[..bytes.len()].copy_from_slice(&bytes);
+    }
+    (v, records)
+}
+
+/// What waits in an area of fast commits is not held in memory, whether it is complete or not.
+#[test]
+fn an_area_full_of_fast_commits() {
+    let _alone = alone();
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for complete in [false, true] {
+        let (v, records) = full_of_records(&lab, complete);
+        let device = MemoryDevice::from_image(&v.image);
+        drop(v);
+        // The records are 24 MiB on the volume, and would be more in memory.
+        let name = format!("{records} records, {complete}");
+        for result in cheap_within(&name, &device, 12 << 20) {
+            let report = result.unwrap();
+            assert!(!report.has_uncorrected(), "{}", show(&report));
+            let replayed = report.issues.iter().find_map(|i| match i.kind {
+                IssueKind::FastCommitReplayed { records } => Some(records),
+                _ => None,
+            });
+            assert_eq!(replayed, complete.then_some(records), "{}", show(&report));
+        }
+    }
 }

@@ -2,10 +2,13 @@
 
 mod common;
 
-use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
+use blockwright_device::sim::faulty::{Fault, Ops, Rule};
+use blockwright_device::{
+    CountingDevice, CrashPolicy, FaultyDevice, MemoryDevice, RecordingDevice, SharedDevice,
+};
 use blockwright_ondisk::ext4::superblock::ErrorBehaviour;
 use blockwright_reshape::ext4::resize::resize;
-use blockwright_reshape::ext4::settings::{Reserved, Settings, set};
+use blockwright_reshape::ext4::settings::{Reserved, Settings, rehearse, set};
 use blockwright_reshape::{ReshapeError, ResizeOptions, Watch};
 use common::{clean, have_tools, mke2fs, ok, output, scratch};
 use std::collections::BTreeSet;
@@ -347,4 +350,59 @@ fn a_refused_size_leaves_all_bytes() {
         "{made} changes made, {} reasons: {reasons:#?}",
         reasons.len()
     );
+}
+
+/// A device that fails during a rehearsal, wherever: the error is told, and nothing reaches the device, not even what gives a begun change up.
+#[test]
+fn a_device_that_fails_in_a_rehearsal_leaves_all_bytes() {
+    if !have_tools() {
+        return;
+    }
+    let dir = scratch();
+    let image = dir.path().join("image");
+    for (features, list) in [
+        // A journal for the time of the change, which an error gives up again.
+        ("filetype,extent", "metadata_csum,quota"),
+        // A journal of the volume's own, which is enlarged or goes.
+        ("has_journal,extent", "metadata_csum,orphan_file"),
+        ("has_journal,extent,metadata_csum,64bit", "^metadata_csum"),
+        ("has_journal,extent", "^has_journal"),
+    ] {
+        make(dir.path(), &image, (features, "12M", false));
+        let before = fs::read(&image).expect("read");
+        let memory = Arc::new(MemoryDevice::from_image(&before));
+        let counting = Arc::new(CountingDevice::new(memory.clone()));
+        let faulty = Arc::new(FaultyDevice::new(counting.clone(), 1));
+        let device: SharedDevice = faulty.clone();
+        let settings = Settings {
+            features: Some(list.to_owned()),
+            ..Settings::default()
+        };
+        rehearse(&device, &settings, &Watch::default()).expect("possible");
+        let reads = counting.stats().reads.requests;
+        assert!(reads > 10, "{list}: {reads}");
+        for skip in (0..reads).step_by((reads / 25).max(1) as usize) {
+            for fault in [Fault::Errno(5), Fault::Gone] {
+                for change in [rehearse, set] {
+                    let what = format!("{list}: read {skip} of {reads}: {fault:?}");
+                    faulty.heal();
+                    faulty.add(Rule::new(Ops::READ, fault.clone()).skip(skip));
+                    let error = change(&device, &settings, &Watch::default()).expect_err(&what);
+                    let device = matches!(error, ReshapeError::Device { .. });
+                    assert!(device, "{what}: {error}");
+                    let stats = counting.stats();
+                    let written = stats.writes.requests
+                        + stats.zeroes.requests
+                        + stats.discards.requests
+                        + stats.flushes;
+                    assert_eq!(written, 0, "{what}");
+                }
+            }
+        }
+        assert!(memory.to_vec() == before, "{list}: changed");
+        faulty.heal();
+        set(&device, &settings, &Watch::default()).expect("set");
+        fs::write(&image, memory.to_vec()).expect("written");
+        clean(&image, list);
+    }
 }

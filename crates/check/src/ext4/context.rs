@@ -50,6 +50,8 @@ pub(super) struct Checker {
     pub lost_found_has_no_room: bool,
     /// The end of the log is a guess: what is behind it may be committed.
     pub log_end_is_guessed: bool,
+    /// What the journal's head contradicts itself in, while the log has not told yet whether preening may mend it.
+    pub head_faults: Vec<IssueKind>,
     /// Blocks of descriptors whose copies must follow.
     pub stale_copies: std::collections::BTreeSet<u32>,
     /// The copies of a block of descriptors that were read last.
@@ -99,6 +101,7 @@ impl Checker {
             fast_commit_blocks: None,
             lost_found_has_no_room: false,
             log_end_is_guessed: false,
+            head_faults: Vec::new(),
             stale_copies: std::collections::BTreeSet::new(),
             copies_read: std::cell::RefCell::default(),
             raised_marks: std::collections::BTreeMap::new(),

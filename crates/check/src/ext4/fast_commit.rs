@@ -1,4 +1,9 @@
 //! Fast commits: reading the records behind the log that are complete.
+//!
+//! A scan finds where the last complete fast commit ends, and keeps no records. They are read again, one block at a time, when they are
+//! redone. So what waits takes no memory, whatever the length of the area.
+
+use std::ops::Range;
 
 use blockwright_ondisk::ext4::extent::Extent;
 use blockwright_ondisk::ext4::fast_commit::{Dentry, Record, Records, running_checksum};
@@ -86,11 +91,16 @@ impl Operation {
 /// The complete fast commits.
 #[derive(Default)]
 pub(super) struct FastCommits {
-    pub operations: Vec<Operation>,
+    /// How many records they hold that are to be redone.
+    pub records: u64,
     /// How many there are.
     pub commits: u32,
     /// Complete commits hold records, or ask for features, that this check does not know.
     pub unknown: bool,
+    /// Blocks of the journal, up to the one with the last tail.
+    pub blocks: Range<u32>,
+    /// Where in the last of these blocks that tail is, in bytes.
+    end: usize,
 }
 
 impl Log<'_> {
@@ -103,9 +113,11 @@ impl Log<'_> {
 
     /// The same, of fast commits that begin in this block of the journal.
     pub fn fast_commits_from(&self, first: u32, sequence: u32) -> Result<FastCommits, CheckError> {
-        let mut found = FastCommits::default();
-        let mut pending = Vec::new();
-        let (mut sum, mut begun, mut unknown) = (0, false, false);
+        let mut found = FastCommits {
+            blocks: first..first,
+            ..FastCommits::default()
+        };
+        let (mut sum, mut begun, mut unknown, mut records) = (0, false, false, 0);
         for at in first..self.head.len {
             let Some(block) = self.read(at)? else {
                 break;
@@ -129,16 +141,33 @@ impl Log<'_> {
                         if *tid != sequence || sums_differ(*checksum, sum) {
                             return Ok(found);
                         }
-                        found.operations.append(&mut pending);
+                        found.records += std::mem::take(&mut records);
                         found.commits += 1;
                         found.unknown |= unknown;
+                        (found.blocks.end, found.end) = (at + 1, record.offset);
                         sum = 0;
                     }
                     Record::Unknown { .. } => unknown = true,
-                    other => pending.extend(Operation::of(other)),
+                    other => records += u64::from(Operation::of(other).is_some()),
                 }
             }
         }
         Ok(found)
+    }
+
+    /// What the complete fast commits say in one of their blocks, in the order in which it was logged.
+    pub fn operations(&self, found: &FastCommits, at: u32) -> Result<Vec<Operation>, CheckError> {
+        let Some(block) = self.read(at)? else {
+            return Ok(Vec::new());
+        };
+        let end = match at + 1 == found.blocks.end {
+            true => found.end,
+            false => block.len(),
+        };
+        Ok(Records::new(&block)
+            .map_while(Result::ok)
+            .take_while(|record| record.offset < end)
+            .filter_map(|record| Operation::of(&record.record))
+            .collect())
     }
 }

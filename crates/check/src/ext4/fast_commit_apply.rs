@@ -16,13 +16,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use blockwright_ondisk::common::casefold;
 use blockwright_ondisk::ext4::inode::{self, InodeFlags};
+use blockwright_ondisk::ext4::jbd2::JournalSuperblock;
 use blockwright_ondisk::ext4::types::LINK_MAX;
 use blockwright_ondisk::ext4::{BlockNo, ChecksumKind, FileKind, GroupFlags, GroupNo, Ino, Inode};
 
 use super::CheckError;
 use super::context::Checker;
 use super::dir_rebuild::Name;
-use super::fast_commit::{NameChange, Operation};
+use super::fast_commit::{FastCommits, NameChange, Operation};
 use super::issue::IssueKind;
 use super::mapping::{Collect, MapSink, Piece, Walk};
 
@@ -55,6 +56,8 @@ struct DirNames {
     list: Vec<Option<Name>>,
     /// Where in the list a name is, by what it is compared by.
     found: HashMap<Vec<u8>, usize>,
+    /// Where the list has room: names that come and go do not make it longer.
+    free: Vec<usize>,
     changed: bool,
 }
 
@@ -78,8 +81,12 @@ impl DirNames {
         match self.found.get(&key) {
             Some(at) => self.list[*at] = Some(name),
             None => {
-                self.found.insert(key, self.list.len());
-                self.list.push(Some(name));
+                let at = self.free.pop().unwrap_or(self.list.len());
+                self.found.insert(key, at);
+                match self.list.get_mut(at) {
+                    Some(slot) => *slot = Some(name),
+                    None => self.list.push(Some(name)),
+                }
             }
         }
     }
@@ -87,6 +94,7 @@ impl DirNames {
     fn remove(&mut self, name: &[u8]) {
         if let Some(at) = self.found.remove(&self.key(name)) {
             self.list[at] = None;
+            self.free.push(at);
             self.changed = true;
         }
     }
@@ -133,13 +141,20 @@ fn generation_of(raw: &[u8]) -> Option<[u8; 4]> {
 }
 
 impl Checker {
-    /// Redoes the operations. Records that contradict the volume are reported and left out.
-    pub fn apply_fast_commits(&mut self, operations: &[Operation]) -> Result<(), CheckError> {
+    /// Redoes fast commits. Records that contradict the volume are reported and left out.
+    pub fn apply_fast_commits(
+        &mut self,
+        pieces: &[Piece],
+        head: &JournalSuperblock,
+        fast: &FastCommits,
+    ) -> Result<(), CheckError> {
         self.load_used_blocks()?;
         let mut redo = Redo::default();
-        for operation in operations {
-            redo.touched.insert(operation.ino());
-            self.plan_ranges(&mut redo, operation)?;
+        for at in fast.blocks.clone() {
+            for operation in self.journal_log(pieces, head).operations(fast, at)? {
+                redo.touched.insert(operation.ino());
+                self.plan_ranges(&mut redo, &operation)?;
+            }
         }
         for file in redo.files.values() {
             for piece in file.after.values() {
@@ -147,37 +162,45 @@ impl Checker {
                 self.scan.used.insert_run(piece.physical, len, None);
             }
         }
-        for operation in operations {
-            let done = match operation {
-                Operation::AddRange { .. } | Operation::DelRange { .. } => Ok(()),
-                Operation::Inode { ino, raw } => self.redo_inode(&mut redo, *ino, raw)?,
-                Operation::Name {
-                    change: NameChange::Unlink,
-                    parent,
-                    ino,
-                    name,
-                } => self.redo_unlink(&mut redo, *parent, *ino, name)?,
-                Operation::Name {
-                    change,
-                    parent,
-                    ino,
-                    name,
-                } => {
-                    let create = *change == NameChange::Create;
-                    self.redo_link(&mut redo, *parent, *ino, name, create)?
-                }
-            };
-            if let Err(what) = done {
-                self.problem(IssueKind::FastCommitRecord {
-                    ino: operation.ino(),
-                    what,
-                });
+        for at in fast.blocks.clone() {
+            for operation in self.journal_log(pieces, head).operations(fast, at)? {
+                self.redo(&mut redo, &operation)?;
             }
         }
         self.finish_directories(&mut redo)?;
         self.finish_mappings(&mut redo)?;
         self.finish_bitmaps()?;
         self.list_nameless(&redo)
+    }
+
+    /// Redoes one operation.
+    fn redo(&mut self, redo: &mut Redo, operation: &Operation) -> Result<(), CheckError> {
+        let done = match operation {
+            Operation::AddRange { .. } | Operation::DelRange { .. } => Ok(()),
+            Operation::Inode { ino, raw } => self.redo_inode(redo, *ino, raw)?,
+            Operation::Name {
+                change: NameChange::Unlink,
+                parent,
+                ino,
+                name,
+            } => self.redo_unlink(redo, *parent, *ino, name)?,
+            Operation::Name {
+                change,
+                parent,
+                ino,
+                name,
+            } => {
+                let create = *change == NameChange::Create;
+                self.redo_link(redo, *parent, *ino, name, create)?
+            }
+        };
+        if let Err(what) = done {
+            self.problem(IssueKind::FastCommitRecord {
+                ino: operation.ino(),
+                what,
+            });
+        }
+        Ok(())
     }
 
     /// The bitmaps decide what is in use; where there is none, the group's own metadata.
@@ -434,6 +457,7 @@ impl Checker {
                 casefold: inode.flags.contains(InodeFlags::CASEFOLD),
                 list: Vec::with_capacity(names.len()),
                 found: HashMap::with_capacity(names.len()),
+                free: Vec::new(),
                 changed: fresh,
             };
             for name in names {

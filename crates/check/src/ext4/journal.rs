@@ -108,6 +108,7 @@ impl Checker {
             Ok(head) => head,
             Err(kind) => {
                 let certain = self.is_journal_place(ino, &bytes)?;
+                self.settle_head(false);
                 if self.problem(kind) {
                     if certain {
                         self.reset_journal(place, blocks)?;
@@ -178,6 +179,15 @@ impl Checker {
         pieces: &[Piece],
         head: &JournalSuperblock,
     ) -> Result<(), CheckError> {
+        if self.mode() == Mode::Preen && self.log.unsafe_in_round() {
+            // What a person has to see first may be about the log.
+            self.settle_head(false);
+            return Ok(());
+        }
+        let waits = self.sb.features().has_incompat(Incompat::NEEDS_RECOVERY);
+        let Some(head) = self.preened_head(pieces, head, waits)? else {
+            return Ok(());
+        };
         let takes_errno =
             head.errno != 0 && self.problem(IssueKind::JournalErrno { errno: head.errno });
         let mended = self.log_blocks.is_some() || self.fast_commit_blocks.is_some();
@@ -199,11 +209,14 @@ impl Checker {
                 if !flag {
                     self.problem(IssueKind::RecoveryFlagMissing);
                 }
-                let unsure = !flag || self.log_end_is_guessed;
-                if unsure && self.mode() == Mode::Preen {
-                    return Ok(());
+                if self.mode() == Mode::Preen {
+                    // A head that contradicts itself was judged before.
+                    return match flag {
+                        true => self.replay_journal(place, pieces, &head),
+                        false => Ok(()),
+                    };
                 }
-                let head = self.seek_log_end(pieces, head)?;
+                let head = self.seek_log_end(pieces, &head)?;
                 self.replay_journal(place, pieces, &head)
             }
         }
@@ -487,13 +500,15 @@ impl Checker {
         pieces: &[Piece],
         head: &JournalSuperblock,
     ) -> Result<(), CheckError> {
-        let log = Log {
-            store: self.log_store(),
-            pieces,
-            head,
-            blocks_count: self.geo.blocks_count,
-        };
+        let log = self.journal_log(pieces, head);
         let mut replay = log.replay()?;
+        if self.mode() == Mode::Preen && !replay.problems.is_empty() {
+            // What is lost with a damaged transaction is for a person to see first.
+            for kind in replay.problems {
+                self.problem(kind);
+            }
+            return Ok(());
+        }
         // A volume that grew while it was mounted: the log holds its new superblock, and blocks behind its former end.
         let logged = replay.blocks.get(&self.geo.super_block().0).copied();
         if let Some(logged) = logged
@@ -503,12 +518,7 @@ impl Checker {
             self.grown_blocks = Some(larger);
             self.store.grow(larger);
         }
-        let log = Log {
-            store: self.log_store(),
-            pieces,
-            head,
-            blocks_count: self.blocks_in_log(),
-        };
+        let log = self.journal_log(pieces, head);
         if self.grown_blocks.is_some() {
             replay = log.replay()?;
         }
@@ -536,11 +546,11 @@ impl Checker {
         });
         self.apply_replay(pieces, head, &replay)?;
         self.reload_superblock()?;
-        if !fast.unknown && !fast.operations.is_empty() {
+        if !fast.unknown && fast.records > 0 {
             self.problem(IssueKind::FastCommitReplayed {
-                records: fast.operations.len() as u64,
+                records: fast.records,
             });
-            self.apply_fast_commits(&fast.operations)?;
+            self.apply_fast_commits(pieces, head, &fast)?;
             self.usage_is_old = true;
             if self.repairing() {
                 // Home before the journal says that it is empty.
@@ -576,13 +586,7 @@ impl Checker {
         let superblock = self.geo.super_block();
         let mut batch = 0usize;
         for (block, logged) in &replay.blocks {
-            let log = Log {
-                store: self.log_store(),
-                pieces,
-                head,
-                blocks_count: self.blocks_in_log(),
-            };
-            let Some(bytes) = log.contents(*logged)? else {
+            let Some(bytes) = self.journal_log(pieces, head).contents(*logged)? else {
                 continue;
             };
             if self.repairing() {
@@ -605,6 +609,20 @@ impl Checker {
             self.wrote_journal = true;
         }
         Ok(())
+    }
+
+    /// The journal with these blocks and this head, to be read.
+    pub(super) fn journal_log<'a>(
+        &'a self,
+        pieces: &'a [Piece],
+        head: &'a JournalSuperblock,
+    ) -> Log<'a> {
+        Log {
+            store: self.log_store(),
+            pieces,
+            head,
+            blocks_count: self.blocks_in_log(),
+        }
     }
 
     /// The most blocks that the volume has once the log is home.

@@ -14,7 +14,7 @@ use super::CheckError;
 use super::context::Checker;
 use super::issue::IssueKind;
 use super::mapping::Piece;
-use super::replay::Log;
+use crate::Mode;
 
 /// Least number of blocks of a journal, and of its log.
 pub(super) const JOURNAL_BLOCKS_MIN: u64 = 1024;
@@ -55,6 +55,56 @@ fn store(raw: &mut RawJournalSuperblock, bytes: &mut [u8]) {
 }
 
 impl Checker {
+    /// Records what the journal's head contradicts itself in. Whether the caller is to mend it, unless [`Checker::settle_head`] finds that preening must not.
+    fn head_fault(&mut self, kind: IssueKind) -> bool {
+        if self.mode() != Mode::Preen {
+            return self.problem(kind);
+        }
+        self.head_faults.push(kind);
+        true
+    }
+
+    /// Reports what the head contradicts itself in; `certain`: preening mends it. Whether nothing stands in the way of a replay.
+    pub fn settle_head(&mut self, certain: bool) -> bool {
+        for kind in std::mem::take(&mut self.head_faults) {
+            if !self.log.problem_judged(kind, certain) {
+                self.log_blocks = None;
+                self.fast_commit_blocks = None;
+                self.log_end_is_guessed = false;
+            }
+        }
+        certain
+    }
+
+    /// Decides whether preening mends a head that contradicts itself. It does where the log is empty, and where its blocks leave no doubt about what waits. `None` where it must
+    /// not: then the log is not touched. The head to replay with otherwise.
+    pub fn preened_head(
+        &mut self,
+        pieces: &[Piece],
+        head: &JournalSuperblock,
+        waits: bool,
+    ) -> Result<Option<JournalSuperblock>, CheckError> {
+        let mut head = head.clone();
+        if self.mode() != Mode::Preen || self.head_faults.is_empty() {
+            return Ok(Some(head));
+        }
+        // Without room for fast commits the volume loses the feature: that is for a person to decide.
+        let wants_room = self.sb.features().has_compat(Compat::FAST_COMMIT);
+        let mut certain = !(wants_room && self.fast_commit_blocks == Some(0));
+        if certain && (waits || head.start.is_some()) {
+            let end = match waits && head.start.is_some() {
+                true => self.journal_log(pieces, &head).certain_end()?,
+                // The superblock and the journal's head do not agree.
+                false => None,
+            };
+            certain = end.is_some();
+            head.log_end = end.unwrap_or(head.log_end);
+            // Behind a wrong end there may be transactions that follow.
+            self.log_end_is_guessed |= certain;
+        }
+        Ok(self.settle_head(certain).then_some(head))
+    }
+
     /// The kernel uses no journal whose log is shorter than the shortest journal there can be. Its transactions may be anywhere in the journal's file; so may they
     /// where the log begins behind its end. Linux and mke2fs have every log begin at block 1.
     pub fn check_log_length(&mut self, bytes: &mut [u8], blocks: u64) {
@@ -67,9 +117,10 @@ impl Checker {
         let (len, first, start) = (raw.maxlen.get(), raw.first.get(), raw.start.get());
         match self.journal_head(bytes, blocks) {
             Ok(_) => {}
-            // A length of nearly nothing, a beginning of the log and of its transactions behind that length.
+            // A length of nearly nothing or more than the file has, a beginning of the log and of its transactions behind that length.
             Err(IssueKind::JournalSuperblock { error }) => match *error.0 {
-                FormatError::JournalLength { .. } if u64::from(len) < JOURNAL_BLOCKS_MIN => {}
+                FormatError::JournalLength { .. }
+                    if u64::from(len) < JOURNAL_BLOCKS_MIN || len > file => {}
                 FormatError::JournalFirst { .. } | FormatError::JournalStart { .. } => {}
                 _ => return,
             },
@@ -77,22 +128,26 @@ impl Checker {
         }
         let found = len.saturating_sub(first).saturating_add(1);
         let begins_behind = (len..file).contains(&start) && first <= start;
-        if u64::from(found) >= JOURNAL_BLOCKS_MIN && !begins_behind {
-            return;
-        }
-        raw.maxlen.set(file);
+        let wrong_len = u64::from(found) < JOURNAL_BLOCKS_MIN || begins_behind || len > file;
+        // The transactions begin in front of the log.
+        let wrong_first = first == 0 || (start != 0 && start < first);
+        let (field, found, len) = match (wrong_len, wrong_first) {
+            (true, _) => ("length of the log", found, file),
+            (false, true) => ("first block of the log", first, len),
+            (false, false) => return,
+        };
+        raw.maxlen.set(len);
         raw.first.set(1);
         let mut whole = bytes.to_vec();
         store(&mut raw, &mut whole);
         if self.journal_head(&whole, blocks).is_err() {
             return;
         }
-        let field = "length of the log";
-        if self.problem(IssueKind::JournalField { field, found }) {
-            self.log_blocks = Some(file);
+        if self.head_fault(IssueKind::JournalField { field, found }) {
+            self.log_blocks = Some(len);
         }
         bytes.copy_from_slice(&whole);
-        if start != 0 {
+        if wrong_len && start != 0 {
             self.guess_log_end(&mut raw, bytes);
         }
     }
@@ -114,7 +169,10 @@ impl Checker {
         let head = JournalSuperblock::parse(bytes, Some(blocks));
         let possible = matches!(
             head,
-            Ok(_) | Err(FormatError::JournalFirst { .. } | FormatError::JournalStart { .. })
+            Ok(_)
+                | Err(FormatError::JournalLength { .. }
+                    | FormatError::JournalFirst { .. }
+                    | FormatError::JournalStart { .. })
         );
         // Version 1 has no features.
         let second = raw.header.blocktype.get() == 4;
@@ -122,7 +180,7 @@ impl Checker {
             return;
         }
         let len = match u64::from(raw.maxlen.get()) {
-            len if len < JOURNAL_BLOCKS_MIN => blocks,
+            len if len < JOURNAL_BLOCKS_MIN || len > blocks => blocks,
             len => len,
         };
         let found = fast_commit_blocks(&raw);
@@ -137,7 +195,7 @@ impl Checker {
         }
         let room = room_for_fast_commits(u32::try_from(len).unwrap_or(u32::MAX));
         let field = "number of blocks of fast commits";
-        if self.problem(IssueKind::JournalField { field, found }) {
+        if self.head_fault(IssueKind::JournalField { field, found }) {
             self.fast_commit_blocks = Some(room);
         }
         if !fits || begins_there {
@@ -200,12 +258,7 @@ impl Checker {
     ) -> Result<JournalSuperblock, CheckError> {
         let mut head = head.clone();
         if self.log_end_is_guessed {
-            let log = Log {
-                store: self.log_store(),
-                pieces,
-                head: &head,
-                blocks_count: self.geo.blocks_count,
-            };
+            let log = self.journal_log(pieces, &head);
             let guesses = [head.len - room_for_fast_commits(head.len), head.len];
             if let Some(end) = log.seek_end(&guesses)? {
                 head.log_end = end;

@@ -8,6 +8,9 @@
 //!
 //! Without a proof each candidate is tried, and the one that replays most is taken. A candidate with which a damaged list of revoked blocks is found is taken before all others: one
 //! that does not reach the list would replay blocks that the list revokes.
+//!
+//! Preening tries no candidates. It takes an end only where no other one would replay anything else: the log's end is proven, or the log was followed to a commit block
+//! behind which neither the next transaction nor a fast commit begins.
 
 use blockwright_ondisk::ext4::fast_commit::{Record, Records};
 use blockwright_ondisk::ext4::jbd2::{self, JournalBlockType};
@@ -23,6 +26,8 @@ struct Reach {
     next: u32,
     /// The number that it would have.
     sequence: u32,
+    /// The last header is that of a commit block.
+    committed: bool,
 }
 
 impl Log<'_> {
@@ -66,6 +71,35 @@ impl Log<'_> {
         Ok(best.map(|(_, end)| end))
     }
 
+    /// The end of the log, where its blocks leave no doubt about what waits in it: at least one transaction is complete, nothing of it is damaged, and no other
+    /// end would replay anything else. The log is as long as the journal meanwhile.
+    pub fn certain_end(&self) -> Result<Option<u32>, CheckError> {
+        let (Some(start), len) = (self.head.start, self.head.len) else {
+            return Ok(None);
+        };
+        let Some(reach) = self.reach(start)? else {
+            return Ok(None);
+        };
+        let end = match self.end_by_turn(start, &reach)? {
+            Some(end) => end,
+            // The rest of a transaction may lie at the beginning.
+            None if !reach.committed && start > self.head.first => return Ok(None),
+            None => self.end_by_fast_commits(&reach)?.unwrap_or(len),
+        };
+        if end <= start || end > len {
+            return Ok(None);
+        }
+        let mut head = self.head.clone();
+        head.log_end = end;
+        let log = Log {
+            head: &head,
+            ..*self
+        };
+        let replay = log.replay()?;
+        let sound = replay.transactions > 0 && replay.problems.is_empty();
+        Ok(sound.then_some(end))
+    }
+
     /// Follows the headers from `start` on, as far as the journal goes.
     fn reach(&self, start: u32) -> Result<Option<Reach>, CheckError> {
         let mut reach = None;
@@ -74,6 +108,7 @@ impl Log<'_> {
             let Some(block) = self.read(at)? else {
                 break;
             };
+            let mut committed = false;
             let used = match jbd2::block_header(&block) {
                 Some((JournalBlockType::Descriptor, n)) if n == sequence => {
                     1 + self.tags(&block).len() as u32
@@ -81,6 +116,7 @@ impl Log<'_> {
                 Some((JournalBlockType::Revoke, n)) if n == sequence => 1,
                 Some((JournalBlockType::Commit, n)) if n == sequence => {
                     sequence = sequence.wrapping_add(1);
+                    committed = true;
                     1
                 }
                 _ => break,
@@ -92,6 +128,7 @@ impl Log<'_> {
                 header: at,
                 next,
                 sequence,
+                committed,
             });
             at = next;
         }

@@ -16,7 +16,7 @@ use crate::judge::{Damage, judge, listing};
 /// A volume with three transactions in its journal: the root directory's block as something else
 /// was logged in the first, was revoked by the second, and the third logs a block of data. Also
 /// that block, and what it is to hold.
-fn logged(lab: &Lab, args: &[&str], open: &str) -> (Volume, BlockNo, Vec<u8>) {
+pub fn logged(lab: &Lab, args: &[&str], open: &str) -> (Volume, BlockNo, Vec<u8>) {
     let clean = Volume::new(lab.make("8M", args).unwrap());
     let root = clean.blocks(Ino::ROOT)[0];
     let target = clean.blocks(clean.lookup("dir/big"))[3];
@@ -44,7 +44,7 @@ fn logged(lab: &Lab, args: &[&str], open: &str) -> (Volume, BlockNo, Vec<u8>) {
 }
 
 /// The block of the journal with the list of revoked blocks.
-fn revoke_block(v: &mut Volume) -> BlockNo {
+pub fn revoke_block(v: &mut Volume) -> BlockNo {
     let log = v.blocks(Ino::JOURNAL);
     log.into_iter()
         .take(20)
@@ -385,14 +385,14 @@ fn blocks_of_fast_commits_leave_a_log() {
 }
 
 /// The name that a fast commit gives.
-const SECOND: &str = "another name";
+pub const SECOND: &str = "another name";
 
 /// Blocks of the three transactions of [`logged`]: descriptor, data and commit; a list of revoked blocks and commit; descriptor, data and commit.
 const LOGGED: u32 = 8;
 
 /// Has these transactions begin at block `start` of the journal, in a log that ends at `end`. With `fast`, a fast commit that gives a file a [`SECOND`] name follows them
 /// behind the log.
-fn move_log(v: &mut Volume, start: u32, end: u32, fast: bool) {
+pub fn move_log(v: &mut Volume, start: u32, end: u32, fast: bool) {
     let places = v.blocks(Ino::JOURNAL);
     let blocks: Vec<Vec<u8>> = (1..=LOGGED)
         .map(|n| v.block(places[n as usize]).to_vec())
@@ -424,7 +424,7 @@ fn move_log(v: &mut Volume, start: u32, end: u32, fast: bool) {
 }
 
 /// Changes the head of the journal.
-fn edit_journal(v: &mut Volume, edit: impl FnOnce(&mut RawJournalSuperblock)) {
+pub fn edit_journal(v: &mut Volume, edit: impl FnOnce(&mut RawJournalSuperblock)) {
     let place = v.blocks(Ino::JOURNAL)[0];
     let head = v.block(place);
     let (mut raw, _) = RawJournalSuperblock::read_from_prefix(head).unwrap();
@@ -480,7 +480,9 @@ fn the_log_tells_where_it_ends() {
             let end = len - area;
             // In front of the end, up to it, and around it in each way.
             let last = if area == 16 { end - LOGGED } else { end - 4 };
-            let starts = [2, 1200].into_iter().chain(last..end);
+            // Around what is the end with the usual number of blocks, as well.
+            let plain = [2, 1200, len - 260].into_iter().filter(|at| *at < end);
+            let starts = plain.chain(last..end);
             for (n, start) in starts.enumerate() {
                 let fast = (n + kind) % 2 == 0;
                 let mut v = v.clone();
@@ -517,6 +519,47 @@ fn the_log_tells_where_it_ends() {
                 all("a log from block 1100 on", &v);
             }
         }
+    }
+}
+
+/// A journal that has room for one block of fast commits gets none: Linux would replay no log in front of it.
+#[test]
+fn a_single_block_of_fast_commits_is_never_left() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let args = [
+        "-t",
+        "ext4",
+        "-b",
+        "1024",
+        "-O",
+        "fast_commit",
+        "-J",
+        "size=2",
+    ];
+    let (v, target, new) = logged(&lab, &args, "jo -c");
+    for (len, left) in [(1024, 0), (1025, 0), (1026, 2), (1300, 256)] {
+        let mut v = v.clone();
+        edit_journal(&mut v, |raw| {
+            let flag = raw.feature_incompat.get() | JournalIncompat::FAST_COMMIT.bits();
+            raw.feature_incompat.set(flag);
+            raw.maxlen.set(len);
+            raw.num_fc_blks.set(len);
+        });
+        let (report, ours) = repair(&v.image, Mode::Yes);
+        let text = show(&report.unwrap());
+        let mut ours = Volume::new(ours);
+        let mut found = 0;
+        edit_journal(&mut ours, |raw| {
+            let incompat = JournalIncompat::from_bits_retain(raw.feature_incompat.get());
+            if incompat.contains(JournalIncompat::FAST_COMMIT) {
+                found = raw.num_fc_blks.get();
+            }
+        });
+        assert_eq!(found, left, "{len}: {text}");
+        assert_eq!(ours.block(target), new, "{len}: {text}");
     }
 }
 

@@ -67,7 +67,7 @@ pub fn listing(lab: &Lab, image: &[u8]) -> Listing {
 }
 
 /// What `e2fsck -fy` makes of an image; `None` when it gives up.
-fn repaired_by_e2fsck(lab: &Lab, image: &[u8]) -> Option<Vec<u8>> {
+pub fn repaired_by_e2fsck(lab: &Lab, image: &[u8]) -> Option<Vec<u8>> {
     let path = lab.dir.path().join("theirs.img");
     std::fs::write(&path, image).unwrap();
     for _ in 0..2 {

@@ -9,6 +9,8 @@ mod features;
 mod inodes;
 mod journals;
 mod judge;
+mod maps;
+mod preen;
 mod reconnected;
 mod reserved;
 mod values;

@@ -5,13 +5,19 @@
 //! come on top of; a TAIL ends each fast commit and carries the checksum of all records since the
 //! last TAIL. Records behind the last good TAIL never happened.
 //!
-//! Not responsible for: applying ([`FastCommits::operations`] go through the engine at mount).
+//! The scan keeps no records, only where they end. They are read again each time they are needed, a block at a time. So memory does not follow the length of the
+//! area.
+//!
+//! Not responsible for: applying ([`Operations`] go through the engine at mount).
 //!
 //! Reference: kernel documentation, "ext4 Data Structures: Journal (jbd2)", "Fast commits".
 
-use super::location::LogBlock;
+use std::ops::Range;
+
+use super::location::{LogBlock, LogMap};
 use super::replay::LogReader;
 use crate::{Error, ErrorKind, Result};
+use blockwright_device::SharedDevice;
 use blockwright_ondisk::ext4::extent::Extent;
 use blockwright_ondisk::ext4::fast_commit::{Dentry, Record, Records, running_checksum};
 use blockwright_ondisk::ext4::jbd2::JournalSuperblock;
@@ -75,13 +81,54 @@ pub enum Operation {
     },
 }
 
-/// The validated operations of all complete fast commits.
+/// Where all complete fast commits are.
 #[derive(Clone, Debug, Default)]
 pub struct FastCommits {
-    /// In the order in which they were logged.
-    pub operations: Vec<Operation>,
+    /// Records that are to be redone.
+    pub records: u64,
     /// Complete fast commits.
     pub commits: u32,
+    /// Blocks of the journal, up to the one with the last TAIL.
+    blocks: Range<u32>,
+    /// Where in the last of these blocks that TAIL is, in bytes.
+    end: usize,
+}
+
+/// The operations of all complete fast commits, to be read as often as needed.
+pub struct Operations<'a> {
+    /// Where the journal is.
+    pub(super) device: &'a SharedDevice,
+    /// Its blocks.
+    pub(super) map: &'a LogMap,
+    /// Its head.
+    pub(super) superblock: &'a JournalSuperblock,
+    /// What the scan found.
+    pub(super) commits: &'a FastCommits,
+}
+
+impl Operations<'_> {
+    /// Hands each operation to `redo`, in the order in which they were logged.
+    ///
+    /// # Errors
+    /// What `redo` returns; `Corrupt` when a record is not what the scan found; `Io`.
+    pub fn for_each(&self, mut redo: impl FnMut(&Operation) -> Result<()>) -> Result<()> {
+        let mut reader = LogReader::new(self.device, self.map, self.superblock);
+        let commits = self.commits;
+        for at in commits.blocks.clone() {
+            let block = reader.read(LogBlock(at))?;
+            let is_last = at + 1 == commits.blocks.end;
+            for record in Records::new(block) {
+                let record = record.map_err(|e| Error::corrupt(OP, e.to_string()))?;
+                if is_last && record.offset >= commits.end {
+                    break;
+                }
+                if let Some(operation) = operation(&record.record) {
+                    redo(&operation)?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 fn operation(record: &Record<'_>) -> Option<Operation> {
@@ -127,9 +174,12 @@ pub fn scan(
     superblock: &JournalSuperblock,
     sequence: u32,
 ) -> Result<FastCommits> {
-    let mut found = FastCommits::default();
-    let mut pending: Vec<Operation> = Vec::new();
-    let mut sum = 0;
+    let first = superblock.log_end.saturating_add(1);
+    let mut found = FastCommits {
+        blocks: first..first,
+        ..FastCommits::default()
+    };
+    let (mut sum, mut records) = (0, 0);
     let mut begun = false;
     let mut unknown = None;
     // The kernel leaves the first block of the area unused.
@@ -163,8 +213,9 @@ pub fn scan(
                     if let Some(what) = unknown {
                         return Err(Error::new(ErrorKind::UnsupportedFeature, OP).detail(what));
                     }
-                    found.operations.append(&mut pending);
+                    found.records += std::mem::take(&mut records);
                     found.commits += 1;
+                    (found.blocks.end, found.end) = (at.saturating_add(1), record.offset);
                     sum = 0;
                     continue;
                 }
@@ -174,10 +225,136 @@ pub fn scan(
                         "unknown fast-commit record {tag:#x} at byte {offset} of the journal's block {at}"
                     ));
                 }
-                other => pending.extend(operation(other)),
+                other => records += u64::from(operation(other).is_some()),
             }
             sum = running_checksum(sum, record.summed);
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use blockwright_device::MemoryDevice;
+    use blockwright_ondisk::ext4::fast_commit::tag;
+    use blockwright_ondisk::ext4::jbd2::{MAGIC, RawJournalSuperblock};
+    use std::sync::Arc;
+    use zerocopy::{FromZeros, IntoBytes};
+
+    const BLOCK: usize = 1024;
+    const LEN: u32 = 1100;
+    const AREA: u32 = 60;
+    const TID: u32 = 9;
+
+    fn record(tag: u16, value: &[u8]) -> Vec<u8> {
+        [
+            &tag.to_le_bytes(),
+            &(value.len() as u16).to_le_bytes(),
+            value,
+        ]
+        .concat()
+    }
+
+    fn range(n: u32) -> Vec<u8> {
+        let value = [12, n, 1].map(u32::to_le_bytes).concat();
+        record(tag::DEL_RANGE, &value)
+    }
+
+    /// A journal whose area has these records, and its head.
+    fn journal(records: &[Vec<u8>]) -> (SharedDevice, JournalSuperblock) {
+        let mut raw = RawJournalSuperblock::new_zeroed();
+        raw.header.magic.set(MAGIC);
+        raw.header.blocktype.set(4);
+        raw.blocksize.set(BLOCK as u32);
+        raw.maxlen.set(LEN);
+        raw.first.set(1);
+        raw.num_fc_blks.set(AREA);
+        raw.feature_incompat.set(0x20);
+        let head = JournalSuperblock::parse(raw.as_bytes(), None).expect("a head");
+        let mut image = vec![0; BLOCK * LEN as usize];
+        let mut at = BLOCK * (LEN - AREA + 1) as usize;
+        for record in records {
+            let left = BLOCK - at % BLOCK;
+            if left < record.len() + 4 {
+                image[at..at + 2].copy_from_slice(&tag::PAD.to_le_bytes());
+                image[at + 2..at + 4].copy_from_slice(&(left as u16 - 4).to_le_bytes());
+                at += left;
+            }
+            image[at..at + record.len()].copy_from_slice(record);
+            at += record.len();
+        }
+        let device: SharedDevice = Arc::new(MemoryDevice::from_image(&image));
+        (device, head)
+    }
+
+    /// Each tail's checksum is of what lies in front of it, pads included: those are made here as [`journal`] makes them.
+    fn signed(records: &mut [Vec<u8>]) {
+        let (mut sum, mut at) = (0, 0);
+        for record in records {
+            let left = BLOCK - at % BLOCK;
+            if left < record.len() + 4 {
+                let pad = [
+                    &tag::PAD.to_le_bytes()[..],
+                    &(left as u16 - 4).to_le_bytes(),
+                ]
+                .concat();
+                sum = running_checksum(sum, &[pad, vec![0; left - 4]].concat());
+                at += left;
+            }
+            at += record.len();
+            if record[0] == tag::TAIL as u8 {
+                sum = running_checksum(sum, &record[..8]);
+                record[8..12].copy_from_slice(&sum.to_le_bytes());
+                sum = 0;
+            } else {
+                sum = running_checksum(sum, record);
+            }
+        }
+    }
+
+    /// Records are read from the journal, over blocks and tails, and those behind the last good tail never.
+    #[test]
+    fn what_is_complete_is_read_as_often_as_needed() {
+        let head = record(tag::HEAD, &[0, TID].map(u32::to_le_bytes).concat());
+        let tail = record(tag::TAIL, &[TID, 0].map(u32::to_le_bytes).concat());
+        for (first, second, torn) in [(0, 3, 0), (500, 900, 300), (1, 1, 2000), (0, 0, 2000)] {
+            let mut records = vec![head.clone()];
+            records.extend((0..first).map(range));
+            records.push(tail.clone());
+            records.extend((first..first + second).map(range));
+            records.push(tail.clone());
+            records.extend((0..torn).map(range));
+            signed(&mut records);
+            let (device, superblock) = journal(&records);
+            let map = LogMap::contiguous(blockwright_ondisk::ext4::BlockNo(0), LEN);
+            let mut reader = LogReader::new(&device, &map, &superblock);
+            let commits = scan(&mut reader, &superblock, TID).expect("scanned");
+            assert_eq!(
+                (commits.commits, commits.records),
+                (2, u64::from(first + second))
+            );
+            let operations = Operations {
+                device: &device,
+                map: &map,
+                superblock: &superblock,
+                commits: &commits,
+            };
+            for _ in 0..2 {
+                let mut next = 0;
+                let each = |operation: &Operation| {
+                    let Operation::DelRange { first, .. } = operation else {
+                        panic!("{operation:?}");
+                    };
+                    assert_eq!(first.0, next);
+                    next += 1;
+                    Ok(())
+                };
+                operations.for_each(each).expect("read");
+                assert_eq!(next, u64::from(first + second));
+            }
+            let none = scan(&mut reader, &superblock, TID + 1).expect("scanned");
+            assert_eq!((none.commits, none.records), (0, 0));
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //!
 //! On a read-only mount the device is an overlay, and nothing of this reaches the volume.
 
-use super::fast_commit::{self, FastCommits};
+use super::fast_commit::{self, FastCommits, Operations};
 use super::location::LogBlock;
 use super::location::{LogMap, locate};
 use super::log::{Log, LogFeatures, write_super_block};
@@ -40,7 +40,7 @@ pub struct Recovered {
     pub blocks: u64,
     /// Copies that were revoked or superseded.
     pub skipped: u64,
-    /// Fast commits to apply after the blocks, through the engine.
+    /// Fast commits to apply after the blocks, through the engine (see [`Found::operations`]).
     pub fast_commits: FastCommits,
     /// Sequence number the next transaction may have.
     pub next_sequence: u32,
@@ -195,6 +195,17 @@ fn blocks_after(
 }
 
 impl Found {
+    /// The operations of the fast commits that a recovery found.
+    #[must_use]
+    pub fn operations<'a>(&'a self, recovered: &'a Recovered) -> Operations<'a> {
+        Operations {
+            device: &self.device,
+            map: &self.map,
+            superblock: &self.superblock,
+            commits: &recovered.fast_commits,
+        }
+    }
+
     /// Recovers the log: writes what it holds home.
     ///
     /// # Errors

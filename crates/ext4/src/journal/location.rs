@@ -81,6 +81,19 @@ impl LogMap {
         }
     }
 
+    /// A block that the journal has twice holds one of the two at most. Without such blocks a journal is no longer than what is there.
+    fn check_distinct(&self) -> Result<()> {
+        let mut runs: Vec<(u64, u64)> = self
+            .runs()
+            .map(|(first, len)| (first.0, first.0 + u64::from(len)))
+            .collect();
+        runs.sort_unstable();
+        match runs.windows(2).find(|pair| pair[1].0 < pair[0].1) {
+            Some(pair) => Err(Error::corrupt(OP, "the journal has a block twice").block(pair[1].0)),
+            None => Ok(()),
+        }
+    }
+
     /// Appends a stretch of the file; holes are not allowed.
     fn push(&mut self, logical: u64, block: BlockNo, len: u32) -> Result<()> {
         if logical != u64::from(self.len) {
@@ -196,6 +209,7 @@ impl Walker<'_> {
             );
             return Err(Error::corrupt(OP, detail));
         }
+        map.check_distinct()?;
         Ok(map)
     }
 }
@@ -303,4 +317,32 @@ fn locate_by_backup(device: &SharedDevice, superblock: &Superblock) -> Option<Lo
     // The copy does not say which it is; an extent root begins with its magic.
     let extents = area[..2] == [0x0A, 0xF3];
     walker.walk(&area, extents, None).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(runs: &[(u64, u32)]) -> LogMap {
+        let mut map = LogMap::default();
+        for (block, len) in runs {
+            let at = u64::from(map.len);
+            map.push(at, BlockNo(*block), *len).expect("no hole");
+        }
+        map
+    }
+
+    #[test]
+    fn no_journal_has_a_block_twice() {
+        for sound in [&[][..], &[(7, 1)], &[(100, 50), (20, 80), (150, 3)]] {
+            assert!(map(sound).check_distinct().is_ok(), "{sound:?}");
+        }
+        for bad in [
+            &[(100, 50), (100, 50)][..],
+            &[(100, 50), (20, 81)],
+            &[(100, 50), (300, 9), (149, 1)],
+        ] {
+            assert!(map(bad).check_distinct().is_err(), "{bad:?}");
+        }
+    }
 }

@@ -35,6 +35,7 @@ use crate::dir::Directories;
 use crate::dir::names::Names;
 use crate::inode::{Eviction, InodeTable, Inodes, Orphans, StoredInodes};
 use crate::journal::buffer::MetaCache;
+use crate::journal::fast_commit::Operations;
 use crate::journal::load::{self, Recovered};
 use crate::journal::{Journal, Settings};
 use crate::map::Maps;
@@ -283,11 +284,11 @@ impl Mounting {
 
         let mut errno = 0;
         let mut runs: Vec<(BlockNo, u32)> = Vec::new();
-        if let Some((_, recovered)) = &journal
+        if let Some((found, recovered)) = &journal
             && (writable || self.overlay)
-            && !recovered.fast_commits.operations.is_empty()
+            && recovered.fast_commits.records > 0
         {
-            self.apply_fast_commits(recovered)?;
+            self.apply_fast_commits(&found.operations(recovered))?;
         }
         let cache = self.cache();
         let journal = match journal {
@@ -626,7 +627,7 @@ fn put_mount_point(raw: &mut RawSuperblock, mount_point: &str) {
 impl Mounting {
     /// Redoes the operations of fast commits on the recovered volume, through a volume of its own
     /// that commits straight home, and reads the superblock again.
-    fn apply_fast_commits(&mut self, recovered: &Recovered) -> Result<()> {
+    fn apply_fast_commits(&mut self, operations: &Operations<'_>) -> Result<()> {
         let redoing = Mounting {
             // On a read-only mount it is the overlay that changes.
             read_only: false,
@@ -636,9 +637,7 @@ impl Mounting {
         let journal = Journal::without_log(cache.clone(), redoing.settings());
         let fs = redoing.assemble(cache, journal, Vec::new())?;
         fs.start_allocation()?;
-        let result = fs
-            .recovery
-            .apply_fast_commits(&recovered.fast_commits.operations);
+        let result = fs.recovery.apply_fast_commits(operations);
         fs.volume.journal.stop();
         result?;
         self.superblock = read_superblock(&self.device, &self.options)?;

@@ -17,7 +17,7 @@ use super::Recovery;
 use crate::alloc::bits::{bit, clear_bits, set_bits};
 use crate::inode::{Purpose, disk_kind, empty_extent_root, ext4};
 use crate::journal::buffer::BlockKind;
-use crate::journal::fast_commit::Operation;
+use crate::journal::fast_commit::{Operation, Operations};
 use crate::map::extents::{Extent, Tree};
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::extent::{ExtentNode, NodePlace, NodeRules};
@@ -86,7 +86,7 @@ impl Recovery {
     /// # Errors
     /// `Corrupt` when an operation contradicts the volume, `UnsupportedFeature` for a file that is not
     /// mapped by extents; `Io`.
-    pub(crate) fn apply_fast_commits(&self, operations: &[Operation]) -> Result<()> {
+    pub(crate) fn apply_fast_commits(&self, operations: &Operations<'_>) -> Result<()> {
         self.load_orphans()?;
         let files = self.plan_extents(operations)?;
         let mut gained = RangeSet::default();
@@ -95,12 +95,12 @@ impl Recovery {
         }
         self.mark_blocks(&gained, true)?;
         let mut lost = RangeSet::default();
-        for operation in operations {
+        operations.for_each(|operation| {
             if let Operation::Inode { ino, raw } = operation {
                 self.collect_directory(*ino, raw, &mut lost)?;
             }
-            self.apply_one(operation)?;
-        }
+            self.apply_one(operation)
+        })?;
         for (ino, file) in &files {
             for range in blocks_of(&file.before) {
                 lost.insert(range);
@@ -138,50 +138,53 @@ impl Recovery {
     }
 
     /// The extents of every file the operations touch, before and after.
-    fn plan_extents(&self, operations: &[Operation]) -> Result<BTreeMap<Ino, File>> {
+    fn plan_extents(&self, operations: &Operations<'_>) -> Result<BTreeMap<Ino, File>> {
         let mut files: BTreeMap<Ino, File> = BTreeMap::new();
-        for operation in operations {
-            let ino = match operation {
-                Operation::AddRange { ino, .. }
-                | Operation::DelRange { ino, .. }
-                | Operation::Inode { ino, .. } => *ino,
-                _ => continue,
-            };
-            let file = match files.entry(ino) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(self.file_before(ino)?),
-            };
-            match operation {
-                Operation::AddRange { extent, .. } => {
-                    let (first, len) = (extent.physical, u64::from(extent.len));
-                    if len == 0 || !self.volume.geometry().contains_run(first, len) {
-                        return Err(self.damaged(ino, "blocks are added that leave the volume"));
-                    }
-                    self.groups.check_block_range(OP, Some(ino), first, len)?;
-                    cut(&mut file.after, extent.logical.0..extent.end().0);
-                    file.after.insert(extent.logical.0, *extent);
-                }
-                Operation::DelRange { first, len, .. } => {
-                    cut(
-                        &mut file.after,
-                        first.0..first.0.saturating_add(u64::from(*len)),
-                    );
-                }
-                Operation::Inode { raw, .. } => {
-                    let generation = raw
-                        .get(AFTER_MAPPING..AFTER_MAPPING + 4)
-                        .and_then(|b| b.try_into().ok())
-                        .map(u32::from_le_bytes);
-                    if file.generation.is_some() && file.generation != generation {
-                        // The number was given to another file.
-                        file.after.clear();
-                    }
-                    file.generation = generation;
-                }
-                _ => {}
-            }
-        }
+        operations.for_each(|operation| self.plan_one(&mut files, operation))?;
         Ok(files)
+    }
+
+    fn plan_one(&self, files: &mut BTreeMap<Ino, File>, operation: &Operation) -> Result<()> {
+        let ino = match operation {
+            Operation::AddRange { ino, .. }
+            | Operation::DelRange { ino, .. }
+            | Operation::Inode { ino, .. } => *ino,
+            _ => return Ok(()),
+        };
+        let file = match files.entry(ino) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(self.file_before(ino)?),
+        };
+        match operation {
+            Operation::AddRange { extent, .. } => {
+                let (first, len) = (extent.physical, u64::from(extent.len));
+                if len == 0 || !self.volume.geometry().contains_run(first, len) {
+                    return Err(self.damaged(ino, "blocks are added that leave the volume"));
+                }
+                self.groups.check_block_range(OP, Some(ino), first, len)?;
+                cut(&mut file.after, extent.logical.0..extent.end().0);
+                file.after.insert(extent.logical.0, *extent);
+            }
+            Operation::DelRange { first, len, .. } => {
+                cut(
+                    &mut file.after,
+                    first.0..first.0.saturating_add(u64::from(*len)),
+                );
+            }
+            Operation::Inode { raw, .. } => {
+                let generation = raw
+                    .get(AFTER_MAPPING..AFTER_MAPPING + 4)
+                    .and_then(|b| b.try_into().ok())
+                    .map(u32::from_le_bytes);
+                if file.generation.is_some() && file.generation != generation {
+                    // The number was given to another file.
+                    file.after.clear();
+                }
+                file.generation = generation;
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     fn file_before(&self, ino: Ino) -> Result<File> {
@@ -513,18 +516,19 @@ impl Recovery {
     }
 
     /// Inodes left without a name go on the orphan list: the mount deletes them.
-    fn collect_nameless(&self, operations: &[Operation]) -> Result<()> {
-        let inodes: BTreeSet<Ino> = operations
-            .iter()
-            .map(|o| match o {
+    fn collect_nameless(&self, operations: &Operations<'_>) -> Result<()> {
+        let mut inodes: BTreeSet<Ino> = BTreeSet::new();
+        operations.for_each(|operation| {
+            inodes.insert(match operation {
                 Operation::AddRange { ino, .. }
                 | Operation::DelRange { ino, .. }
                 | Operation::Create { ino, .. }
                 | Operation::Link { ino, .. }
                 | Operation::Unlink { ino, .. }
                 | Operation::Inode { ino, .. } => *ino,
-            })
-            .collect();
+            });
+            Ok(())
+        })?;
         for ino in inodes {
             let Some(inode) = self.inode_in_use(ino)? else {
                 continue;

@@ -19,6 +19,8 @@ pub const RECORD_HEADER: usize = 4;
 /// Record tags.
 pub mod tag {
     #![allow(missing_docs)] // named as in the format reference
+    /// What zeroes would be: nothing was written there.
+    pub const NONE: u16 = 0;
     pub const ADD_RANGE: u16 = 1;
     pub const DEL_RANGE: u16 = 2;
     pub const CREAT: u16 = 3;
@@ -89,7 +91,7 @@ pub enum Record<'a> {
         /// The transaction.
         tid: u32,
     },
-    /// An unknown tag: replay must stop before it.
+    /// An unknown tag, and not 0: replay must stop before it.
     Unknown {
         /// The tag.
         tag: u16,
@@ -175,6 +177,7 @@ fn decode(tag: u16, value: &[u8]) -> Option<Record<'_>> {
             features: le32(value, 0)?,
             tid: le32(value, 4)?,
         },
+        tag::NONE => return None,
         tag => Record::Unknown { tag, value },
     })
 }
@@ -273,5 +276,7 @@ mod tests {
         assert!(Records::new(&short).next().unwrap().is_err());
         let nameless = record(tag::LINK, &[0; 8]);
         assert!(Records::new(&nameless).next().unwrap().is_err());
+        // Zeroes are the end of what was written, not a record of an unknown kind.
+        assert!(Records::new(&[0; 64]).next().unwrap().is_err());
     }
 }

@@ -1,5 +1,7 @@
 //! Walking extent trees.
 
+use std::ops::Range;
+
 use blockwright_ondisk::ext4::extent::{
     self, Extent, ExtentIndex, MAX_DEPTH, NodePlace, RawExtent, RawExtentHeader, RawExtentIndex,
 };
@@ -114,17 +116,71 @@ fn node(
                 ino,
                 error: error.into(),
             });
-            // e2fsck does not look at the depth of leaves. Entries of an index are no extents in the volume.
-            if wrong_depth
-                && rules.depth == Some(0)
-                && let Some(entries) = extents_of(bytes, walk.geo)
-            {
-                leaf(walk, sink, entries, place, rules, done);
-            }
-            return Ok(());
+            // e2fsck does not look at the depth below the root. What the entries are tells it, too.
+            let depth = match wrong_depth {
+                true => likely_depth(walk, bytes, rules)?,
+                false => None,
+            };
+            return match depth {
+                Some(depth) => entries_of(walk, sink, bytes, place, rules, depth, done),
+                None => Ok(()),
+            };
         }
     };
-    let (count, depth) = (usize::from(header.entries.get()), header.depth.get());
+    let depth = header.depth.get();
+    entries_of(walk, sink, bytes, place, rules, depth, done)
+}
+
+/// The depth of a node that says a wrong one: what its parent implies, or its own if that is less, so that no tree becomes deeper. Extents are in the volume; of the blocks
+/// that an index names, all are, and one is a node of the next depth.
+fn likely_depth(walk: &Walk<'_>, bytes: &[u8], rules: Rules) -> Result<Option<u16>, CheckError> {
+    let (Some(expected), Ok((header, rest))) =
+        (rules.depth, RawExtentHeader::ref_from_prefix(bytes))
+    else {
+        return Ok(None);
+    };
+    let (count, own) = (usize::from(header.entries.get()), header.depth.get());
+    let Ok((entries, _)) = <[RawExtentIndex]>::ref_from_prefix_with_elems(rest, count) else {
+        return Ok(None);
+    };
+    for depth in [expected, own].into_iter().filter(|d| *d <= expected) {
+        let Some(below) = depth.checked_sub(1) else {
+            if extents_of(bytes, walk.geo).is_some() {
+                return Ok(Some(depth));
+            }
+            continue;
+        };
+        let children = entries.iter().map(|e| ExtentIndex::from_raw(e).child);
+        if children
+            .clone()
+            .any(|child| !walk.geo.contains_run(child, 1))
+        {
+            continue;
+        }
+        for child in children {
+            if first_of(&walk.store.read(child, "extent block")?, below).is_some() {
+                return Ok(Some(depth));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Walks the entries of a node of this depth.
+fn entries_of(
+    walk: &Walk<'_>,
+    sink: &mut dyn MapSink,
+    bytes: &[u8],
+    place: NodePlace,
+    rules: Rules,
+    depth: u16,
+    done: &mut u64,
+) -> Result<(), CheckError> {
+    let ino = walk.ino;
+    let Ok((header, _)) = RawExtentHeader::ref_from_prefix(bytes) else {
+        return Ok(());
+    };
+    let count = usize::from(header.entries.get());
     let rest = bytes.get(extent::ENTRY_SIZE..).unwrap_or(&[]);
     if depth == 0 {
         if let Ok((entries, _)) = <[RawExtent]>::ref_from_prefix_with_elems(rest, count) {
@@ -294,6 +350,28 @@ fn leaf(
         place,
         rules,
     );
+    // What lies behind the end of the file and of the last extent has no place in another order, but a wrong place.
+    let last = entries.last().map_or(0, |e| Extent::from_raw(e).end().0);
+    let blocks = walk.inode.size.div_ceil(u64::from(walk.geo.block_size));
+    let range = *done..rules.end.min(last.max(blocks));
+    if let Some(sorted) = in_another_order(entries, walk.geo, range) {
+        for pair in entries.windows(2) {
+            let [e, next] = [Extent::from_raw(&pair[0]), Extent::from_raw(&pair[1])];
+            if next.logical < e.logical {
+                sink.problem(IssueKind::ExtentEntry {
+                    ino: walk.ino,
+                    logical: e.logical,
+                    physical: e.physical,
+                    len: e.len,
+                    what: "a place behind the next one's",
+                });
+            }
+        }
+        sorted
+            .iter()
+            .for_each(|e| sound_extent(walk, sink, e, done));
+        return;
+    }
     for (n, raw) in entries.iter().enumerate() {
         let mut e = Extent::from_raw(raw);
         if let Some(len) = length_before_others(&e, &entries[n + 1..]) {
@@ -311,7 +389,6 @@ fn leaf(
             next.len > 0 && walk.geo.contains_run(next.physical, u64::from(next.len))
         });
         let behind_next = next.is_some_and(|n| (*done..e.logical.0).contains(&n.logical.0));
-        let ratio = u64::from(walk.geo.cluster_ratio);
         let what = if e.len == 0 {
             Some("no length")
         } else if e.logical.0 < *done {
@@ -340,18 +417,43 @@ fn leaf(
             });
             continue;
         }
-        if ratio > 1 && e.physical.0 % ratio != e.logical.0 % ratio {
-            sink.problem(IssueKind::ClusterMisaligned {
-                ino: walk.ino,
-                logical: e.logical,
-            });
-        }
-        *done = e.end().0;
-        sink.piece(Piece {
-            logical: e.logical.0,
-            physical: e.physical,
-            len: e.len,
-            unwritten: e.unwritten,
+        sound_extent(walk, sink, &e, done);
+    }
+}
+
+/// Extents of which each is sound, and only their order is wrong: in the right one, no two overlap, and all lie where they may.
+fn in_another_order(
+    entries: &[RawExtent],
+    geo: &Geometry,
+    range: Range<u64>,
+) -> Option<Vec<Extent>> {
+    if entries.is_sorted_by_key(|e| e.block.get()) {
+        return None;
+    }
+    let mut all: Vec<Extent> = entries.iter().map(Extent::from_raw).collect();
+    all.sort_by_key(|e| e.logical);
+    let sound = all.iter().all(|e| {
+        let whole = e.len > 0 && e.physical.0 > 0 && geo.contains_run(e.physical, u64::from(e.len));
+        whole && e.logical.0 >= range.start && e.end().0 <= range.end
+    });
+    let apart = all.windows(2).all(|pair| pair[0].end() <= pair[1].logical);
+    (sound && apart).then_some(all)
+}
+
+/// Passes an extent on that is where it may be.
+fn sound_extent(walk: &Walk<'_>, sink: &mut dyn MapSink, e: &Extent, done: &mut u64) {
+    let ratio = u64::from(walk.geo.cluster_ratio);
+    if ratio > 1 && e.physical.0 % ratio != e.logical.0 % ratio {
+        sink.problem(IssueKind::ClusterMisaligned {
+            ino: walk.ino,
+            logical: e.logical,
         });
     }
+    *done = e.end().0;
+    sink.piece(Piece {
+        logical: e.logical.0,
+        physical: e.physical,
+        len: e.len,
+        unwritten: e.unwritten,
+    });
 }
