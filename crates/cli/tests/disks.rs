@@ -449,9 +449,16 @@ fn qcow2_images_are_images() {
             .args(["create", "-q", "-f", "qcow2", "-o", &options])
             .arg(image)
             .arg("96M"));
-        good(image, &["mkfs", "-q", "--from", from, "IMAGE"]);
+        // Only the image names that file: it is read, and written when the user allows that.
+        let says = ["external data file", "written to", "--allow-backing"];
+        let allow = "--allow-backing";
+        let mkfs = ["mkfs", "-q", "--from", from, "IMAGE"];
+        refused(&mut bw(image, &mkfs), 1, &says);
+        good(image, &[&mkfs[..], &[allow]].concat());
         for how in ["--sandbox=require", "--sandbox=off"] {
-            good(image, &["cp", how, "IMAGE:/file", "IMAGE:/twice"]);
+            let copy = ["cp", how, "IMAGE:/file", "IMAGE:/twice"];
+            refused(&mut bw(image, &copy), 1, &says);
+            good(image, &[&copy[..], &[allow]].concat());
             assert_eq!(good(image, &["cat", how, "IMAGE:/twice"]).len(), 300_000);
             good(image, &["check", "-n", how, "IMAGE"]);
         }
