@@ -249,6 +249,42 @@ fn dropped_clusters_are_holes_of_the_data_file() {
     }
 }
 
+/// A raw data file can end within a sector. What is behind its last whole one is read, so zeroes reach it.
+#[test]
+fn the_last_bytes_of_a_raw_data_file_are_zeroed() {
+    let scratch = Scratch::new();
+    let (path, data) = (scratch.path("d.qcow2"), scratch.path("data.raw"));
+    let file = Arc::new(MemoryDevice::new(16 * MIB));
+    let shared: SharedDevice = file.clone();
+    create(&shared, &options(MIB, 16, "data.raw", true)).unwrap();
+    file.save(&path).unwrap();
+    // qemu maps all of such a disk when it makes it. Here the first write of each cluster does.
+    let ends = 300_100u64;
+    let last = ends / 512 * 512;
+    for (from, bytes) in [(0, MIB), (last, 512), (last - 4096, 8192), (0, last)] {
+        std::fs::write(&data, []).unwrap();
+        let device = open(&path);
+        let full = vec![0xEE; MIB as usize];
+        device.write_at(DevOffset(0), &full, Flags::FUA).unwrap();
+        drop(device);
+        let short = std::fs::OpenOptions::new().write(true).open(&data).unwrap();
+        short.set_len(ends).unwrap();
+        let mut expected = vec![0; MIB as usize];
+        expected[..ends as usize].fill(0xEE);
+        let device = open(&path);
+        same("short", &read_all(&device), &expected);
+        device.write_zeroes(DevOffset(from), bytes).unwrap();
+        expected[from as usize..(from + bytes) as usize].fill(0);
+        let what = format!("{bytes} bytes at {from}");
+        same(&what, &read_all(&device), &expected);
+        device.flush().unwrap();
+        drop(device);
+        let mut alone = std::fs::read(&data).unwrap();
+        alone.resize(MIB as usize, 0);
+        same(&format!("{what}, the data file alone"), &alone, &expected);
+    }
+}
+
 /// A device that notes, after each request, how long the logs of both files are.
 struct Noted {
     inner: Arc<RecordingDevice>,
