@@ -2,7 +2,7 @@
 //! change finishes afterwards.
 
 use blockwright::build::{BuildProgress, EntryPolicy};
-use blockwright::device::{DevOffset, DeviceExt, MemoryDevice, SharedDevice};
+use blockwright::device::{DevOffset, DeviceExt, Flags, MemoryDevice, SharedDevice};
 use blockwright::disk::{self, Disk, DiskBuilder, Part, PartReport, Scheme, WriteWatch, container};
 use blockwright::reshape::{
     self, Mode, Parts, Phase, Progress, ResizeOptions, Resized, Settings, Watch,
@@ -531,6 +531,78 @@ fn adding_a_partition() {
                 added(&device, part(), usize::MAX).0.expect(&what);
                 assert!(all(&device) == through, "{what}: finished otherwise");
             }
+        }
+    }
+}
+
+/// A large raw partition of few bytes: what was there before is zeroed in pieces, each byte of the partition is told once, and each piece can be the last.
+#[test]
+fn a_sparse_partition_is_zeroed_in_pieces() {
+    const PIECE_MAX: u64 = 32 * MIB;
+    let dir = tempfile::tempdir().expect("a directory");
+    let image = dir.path().join("disk");
+    DiskBuilder::new(Scheme::Gpt)
+        .size(310 * MIB)
+        .part(Part::swap("first", MIB))
+        .create(&image, container::Format::Raw)
+        .expect("made");
+    let bytes = 300 * MIB;
+    let source: SharedDevice = Arc::new(MemoryDevice::new(bytes));
+    let write = |device: &SharedDevice, at: u64, byte: u8| {
+        let data = vec![byte; 8192];
+        let written = device.write_at(DevOffset(at), &data, Flags::empty());
+        written.expect("written");
+    };
+    for at in [0, 100 * MIB + 4096, 101 * MIB] {
+        write(&source, at, 0x5A);
+    }
+    let mut calls = 0;
+    for stop in [usize::MAX, 0, 5] {
+        let device: SharedDevice = Arc::new(MemoryDevice::load(&image).expect("loaded"));
+        for at in [4, 99, 102, 200, 301] {
+            write(&device, at * MIB, 0xEE);
+        }
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let notes = Arc::clone(&told);
+        let watch: WriteWatch = Arc::new(move |done, total| {
+            let mut notes = notes.lock().expect("notes");
+            notes.push((done, total));
+            match notes.len() <= stop {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+        let disk = Disk::of(Arc::clone(&device));
+        let part = Part::raw("second", source.clone(), None);
+        let report = disk::add_watched(&disk, part, Some(1), &std::env::temp_dir(), watch);
+        let told = told.lock().expect("notes").clone();
+        if stop < usize::MAX {
+            assert!(stop < calls, "{calls} calls");
+            let error = report.expect_err("stopped");
+            assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+            assert_eq!(told.len(), stop + 1);
+            continue;
+        }
+        calls = told.len();
+        let mut last = 0;
+        for (done, total) in told {
+            assert!(total == bytes && done <= bytes, "{done} of {total}");
+            assert!(done >= last && done - last <= PIECE_MAX, "{last}, {done}");
+            last = done;
+        }
+        assert!(last < bytes && bytes - last <= PIECE_MAX, "{last}");
+        let report = report.expect("added");
+        assert_eq!(report.bytes, bytes);
+        let step = 4 * MIB as usize;
+        for at in (0..bytes).step_by(step) {
+            let of = |device: &SharedDevice, at: u64| {
+                let read = device.read_buf(DevOffset(at), step);
+                read.expect("read").to_vec()
+            };
+            assert!(
+                of(&device, report.start + at) == of(&source, at),
+                "from byte {at} on"
+            );
         }
     }
 }

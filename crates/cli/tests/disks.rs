@@ -351,6 +351,100 @@ fn mistakes_with_partitions_are_explained() {
     good(odd, &["ls", "IMAGE:/"]);
 }
 
+/// A partition that cannot grow: the reason is told, and no byte changes, neither of the disk nor of the file around it.
+#[test]
+fn a_refused_growth_of_a_partition_changes_nothing() {
+    let tools = ["sgdisk", "sfdisk", "qemu-img", "debugfs"];
+    if !tools.into_iter().all(have) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let keeps = |disk: &Path, part: &str, size: &str, says: &[&str]| {
+        let before = fs::read(disk).unwrap();
+        let image = format!("IMAGE:{part}");
+        // Planned, a container that is only read has not been asked to write.
+        let all: [&[&str]; 2] = [&[], &["-n"]];
+        let is_read = says == ["read-only"];
+        for more in &all[..2 - usize::from(is_read)] {
+            let words = ["resize", &image, size, "--grow-partition"];
+            refused(&mut bw(disk, &[&words[..], more].concat()), 1, says);
+            assert!(
+                fs::read(disk).unwrap() == before,
+                "{disk:?} {part} {size} {more:?}"
+            );
+        }
+    };
+    let disk = &gpt(&scratch);
+    good(disk, &["mkfs", "-q", "IMAGE:p2"]);
+    good(disk, &["mkfs", "-q", "-t", "f2fs", "IMAGE:p3"]);
+    let next = ["20971520 bytes", "33554432", "partition 3 begins"];
+    keeps(disk, "p2", "32M", &next);
+    keeps(disk, "p=root", "+5M", &["20971520 bytes", "22020096"]);
+    let end = ["209715200 asked for", "the disk has 104857600"];
+    keeps(disk, "p3", "200M", &end);
+    keeps(disk, "p7", "32M", &["no partition p7"]);
+    keeps(disk, "p1", "2M", &["disk.img:p1", "only zeroes"]);
+    // In containers: the disk does not become larger, and some are only read.
+    for format in ["qcow2", "vhd-fixed", "vhd", "simg"] {
+        let inside = &scratch.path(&format!("d.{format}"));
+        let to = inside.to_str().unwrap();
+        let convert = ["disk", "convert", "-q", "IMAGE", to, "--format", format];
+        good(disk, &convert);
+        match format {
+            "qcow2" | "vhd-fixed" => {
+                keeps(inside, "p2", "32M", &next);
+                keeps(inside, "p3", "200M", &end);
+            }
+            _ => keeps(inside, "p2", "18M", &["read-only"]),
+        }
+    }
+    // A volume that refuses to change, in a partition that could.
+    let errors = scratch.path("errors.img");
+    fs::copy(disk, &errors).unwrap();
+    ok(Command::new("debugfs")
+        .args(["-w", "-R", "set_super_value state 2"])
+        .arg(format!("{}?offset={}", errors.display(), 4 * MIB)));
+    keeps(&errors, "p2", "18M", &["check"]);
+    // Both copies of the table.
+    let file = fs::File::options().write(true).open(disk).unwrap();
+    file.write_all_at(&[0; 512], 100 * MIB - 512).unwrap();
+    file.write_all_at(&[0xFF; 8], 512 + 56).unwrap();
+    keeps(disk, "p2", "18M", &["GPT"]);
+
+    let disk = &mbr(&scratch);
+    for part in ["IMAGE:p1", "IMAGE:p5", "IMAGE:p6"] {
+        good(disk, &["mkfs", "-q", part]);
+    }
+    keeps(disk, "p1", "10M", &["9437184 bytes", "partition 2 begins"]);
+    // In front of p6 is the record that leads to it. Behind p6 the extended partition can grow, to the end of the disk.
+    keeps(disk, "p5", "16M", &["10485760 bytes", "16777216"]);
+    keeps(
+        disk,
+        "p6",
+        "64M",
+        &["44040192 bytes", "the disk has 67108864"],
+    );
+    keeps(disk, "p2", "30M", &["extended"]);
+    let whole = fs::read(disk).unwrap();
+    let changed = |at: u64, bytes: &[u8]| {
+        let damaged = scratch.path("damaged.img");
+        fs::write(&damaged, &whole).unwrap();
+        let file = fs::File::options().write(true).open(&damaged).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+        damaged
+    };
+    // The record of p6 is none; p1 reaches into the extended partition; p6 lies in p5.
+    let not_changed = "a table with such a partition is not changed";
+    let broken = changed(43008 * 512 + 510, &[0, 0]);
+    keeps(&broken, "p5", "9M", &[not_changed]);
+    keeps(&broken, "p1", "9M", &[not_changed]);
+    let overlaps = changed(0x1BE + 12, &40_000u32.to_le_bytes());
+    keeps(&overlaps, "p1", "20M", &["overlaps"]);
+    keeps(&overlaps, "p6", "17M", &[not_changed]);
+    let inside = changed(43008 * 512 + 0x1BE + 8, &0u32.to_le_bytes());
+    keeps(&inside, "p1", "9M", &[not_changed]);
+}
+
 /// The volume in a qcow2 image, a partition of one, and an image with a backing file: as any other image, and qemu finds no fault.
 #[test]
 fn qcow2_images_are_images() {
@@ -449,9 +543,16 @@ fn qcow2_images_are_images() {
             .args(["create", "-q", "-f", "qcow2", "-o", &options])
             .arg(image)
             .arg("96M"));
-        good(image, &["mkfs", "-q", "--from", from, "IMAGE"]);
+        // Only the image names that file: it is read, and written when the user allows that.
+        let says = ["external data file", "written to", "--allow-backing"];
+        let allow = "--allow-backing";
+        let mkfs = ["mkfs", "-q", "--from", from, "IMAGE"];
+        refused(&mut bw(image, &mkfs), 1, &says);
+        good(image, &[&mkfs[..], &[allow]].concat());
         for how in ["--sandbox=require", "--sandbox=off"] {
-            good(image, &["cp", how, "IMAGE:/file", "IMAGE:/twice"]);
+            let copy = ["cp", how, "IMAGE:/file", "IMAGE:/twice"];
+            refused(&mut bw(image, &copy), 1, &says);
+            good(image, &[&copy[..], &[allow]].concat());
             assert_eq!(good(image, &["cat", how, "IMAGE:/twice"]).len(), 300_000);
             good(image, &["check", "-n", how, "IMAGE"]);
         }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::run::{bw, good, stderr};
-use common::{Scratch, check_clean, have, ok, output};
+use common::{Mounted, Scratch, check_clean, have, have_fuse, ok, output};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -392,6 +392,38 @@ fn a_signal_stops_a_partition_with_a_whole_volume() {
     assert!(info.contains("ext4"), "{info}");
     assert_eq!(good(&disk, &["ls", "-lR", "IMAGE:p1:/"]), before);
     assert_eq!(bytes(&disk), 64 << 30);
+}
+
+/// A trim of a mount ends at the next range, and the mount works on.
+#[test]
+fn a_signal_stops_the_trim_of_a_mount() {
+    if !have_fuse() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (scratch.path("d.img"), scratch.dir("mnt"));
+    ok(&mut bw(&image, &["mkfs", "-q", "--size", "1T", "IMAGE"]));
+    let mounted = Mounted::new(&image, &mnt, "");
+    let file = mnt.join("file");
+    for (n, name) in (1u8..).zip(["INT", "TERM", "HUP"]) {
+        let mut hits = 0;
+        for _ in 0..5 {
+            let mut trim = bw(&mnt, &["trim", "IMAGE"]);
+            let out = interrupted_after(&mut trim, name, Duration::ZERO);
+            fs::write(&file, vec![n; 3 * MIB]).unwrap();
+            assert!(fs::read(&file).unwrap() == vec![n; 3 * MIB]);
+            if was_interrupted(&out) {
+                let said = stderr(&out);
+                assert!(said.contains("the same command trims the rest"), "{said}");
+                hits += 1;
+                break;
+            }
+        }
+        assert!(hits > 0, "{name} never came in time");
+    }
+    mounted.unmount();
+    ok(&mut bw(&image, &["check", "-n", "IMAGE"]));
+    assert_eq!(good(&image, &["cat", "IMAGE:/file"]).len(), 3 * MIB);
 }
 
 /// A signal stops a repair before it has written anything; the same command repairs.

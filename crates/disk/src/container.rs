@@ -2,8 +2,8 @@
 //!
 //! # Other files
 //! A qcow2 file can name a backing file, and a file that has its data. The author of the image chose these names, so they may be any file that the user
-//! can read, or write. [`resolve`] accepts only names of files in the image's own folder, unless the caller allows others. A data file's bytes are data,
-//! whatever they look like.
+//! can read, or write. [`resolve`] accepts only names of files in the image's own folder, and only for reading, unless the caller allows more. A data
+//! file's bytes are data, whatever they look like.
 
 use crate::file::{head, read_any};
 use crate::qcow2::{self, Qcow2};
@@ -137,13 +137,13 @@ pub struct Other<'a> {
 /// Opens the other files of an image.
 pub type Opener<'a> = dyn FnMut(&Other<'_>) -> Result<(PathBuf, SharedDevice)> + 'a;
 
-/// Opens other files of the host, those in the image's folder, or any.
+/// Opens other files of the host: those that [`resolve`] accepts.
 pub fn open_others(
     mode: OpenMode,
     allow_any: bool,
 ) -> impl FnMut(&Other<'_>) -> Result<(PathBuf, SharedDevice)> {
     move |other| {
-        let path = resolve(other.image, other.name, other.role, allow_any)?;
+        let path = resolve(other, allow_any)?;
         let mode = OpenMode {
             read_only: other.read_only,
             ..mode
@@ -156,11 +156,12 @@ pub fn open_others(
 /// The path of another file, from its name in an image.
 ///
 /// # Errors
-/// [`Error::Denied`] when it is not in the image's folder, unless `allow_any`; [`Error::Unsupported`] for names that are not those of files;
-/// [`Error::NotFound`].
-pub fn resolve(image: &Path, name: &[u8], role: Role, allow_any: bool) -> Result<PathBuf> {
+/// [`Error::Denied`], unless `allow_any`, when it is no regular file in the image's folder, and when it is to be written; [`Error::Unsupported`] for
+/// names that are not those of files; [`Error::NotFound`].
+pub fn resolve(other: &Other<'_>, allow_any: bool) -> Result<PathBuf> {
+    let Other { image, name, .. } = *other;
     let shown = String::from_utf8_lossy(name).into_owned();
-    let noun = role.noun();
+    let noun = other.role.noun();
     if name.contains(&0) || name.starts_with(b"json:") {
         return Err(Error::Unsupported(format!(
             "the {noun} is given as {shown:?}, and not as a path"
@@ -186,6 +187,12 @@ pub fn resolve(image: &Path, name: &[u8], role: Role, allow_any: bool) -> Result
                 "the {noun} {shown:?} is not a regular file; --allow-backing opens it"
             )));
         }
+        // The image may name any file of its folder, one that was not made for it, too.
+        if !other.read_only {
+            return Err(Error::Denied(format!(
+                "the {noun} {shown:?} would be written to, and only the image names it; --allow-backing opens it for writing"
+            )));
+        }
     }
     Ok(real)
 }
@@ -199,19 +206,19 @@ pub struct Named {
     pub name: Vec<u8>,
     /// What it is for.
     pub role: Role,
-    /// Whether it is only read: all but the data file of the image itself.
+    /// Whether it is only read: all but the data file of an image that is written.
     pub read_only: bool,
     /// Where it is, as [`resolve`] found it.
     pub path: Result<PathBuf>,
 }
 
 /// The other files of an image, down the chain of backing files. Reads the first bytes of each image, and nothing else. For processes that open all that
-/// they need before they confine themselves.
+/// they need before they confine themselves. `read_only` says that the image is only read.
 ///
 /// # Errors
-/// Those of [`resolve`] end the list: they are reported when the image is opened.
+/// Those of [`resolve`] for a backing file end the list: they are reported when the image is opened.
 #[must_use]
-pub fn chain(image: &Path, allow_any: bool) -> Vec<Named> {
+pub fn chain(image: &Path, read_only: bool, allow_any: bool) -> Vec<Named> {
     use std::io::Read;
     let mut found: Vec<Named> = Vec::new();
     let mut at = image.to_owned();
@@ -231,7 +238,13 @@ pub fn chain(image: &Path, allow_any: bool) -> Vec<Named> {
             break;
         };
         let mut note = |name: Vec<u8>, role: Role, read_only: bool| {
-            let path = resolve(&at, &name, role, allow_any);
+            let other = Other {
+                image: &at,
+                name: &name,
+                role,
+                read_only,
+            };
+            let path = resolve(&other, allow_any);
             found.push(Named {
                 image: at.clone(),
                 name,
@@ -242,7 +255,7 @@ pub fn chain(image: &Path, allow_any: bool) -> Vec<Named> {
             path
         };
         if let Some(name) = references.data_file.filter(|_| references.external_data) {
-            let _told_when_opened = note(name, Role::Data, depth > 0);
+            let _told_when_opened = note(name, Role::Data, read_only || depth > 0);
         }
         let Some(name) = references.backing else {
             break;

@@ -15,7 +15,8 @@ pub struct Disk {
 
 impl Disk {
     /// Opens the disk in a file, on a block device, or behind an address, whichever container it is in. A partition that the path names is
-    /// ignored. Backing files and external data files are opened in the image's folder.
+    /// ignored. Backing files and external data files are opened in the image's folder, and only for reading: a disk whose data is in such a file cannot be
+    /// written.
     ///
     /// # Errors
     /// As [`open_file`], and as [`container::open`].
@@ -23,7 +24,7 @@ impl Disk {
         Self::open_with(path, mode, false)
     }
 
-    /// As [`Disk::open`]; `allow_backing` opens backing files and external data files anywhere.
+    /// As [`Disk::open`]; `allow_backing` opens backing files and external data files anywhere, and an external data file for writing.
     ///
     /// # Errors
     /// As [`Disk::open`].

@@ -8,7 +8,7 @@ use blockwright_device::{
 };
 use blockwright_disk::qcow2::{CreateOptions, DataFile, Qcow2, create};
 use blockwright_disk::{Disk, Error};
-use common::{Rng, Scratch, change, ok, open, qemu_reads, read_all, run, same};
+use common::{Rng, Scratch, change, ok, qemu_reads, read_all, run, same};
 use proptest::prelude::*;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,6 +16,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
+
+/// The disk in an image, to be written: into whatever file the image names.
+fn open(path: &Path) -> SharedDevice {
+    Disk::open_with(path, OpenMode::default(), true)
+        .unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+        .device()
+        .clone()
+}
 
 fn checked(path: &Path, what: &str) {
     let out = run("qemu-img", &["check", path.to_str().unwrap()]);
@@ -200,7 +208,7 @@ fn a_backing_file_shows_where_the_data_file_has_nothing() {
     ];
     ok("qemu-img", &create);
     let before = std::fs::read(&data).unwrap();
-    let device = open(Path::new(&over));
+    let device = common::open(Path::new(&over));
     same("below", &read_all(&device), &model);
     change(&device, &mut model, &mut rng, 60);
     drop(device);
@@ -238,6 +246,42 @@ fn dropped_clusters_are_holes_of_the_data_file() {
         let mut expected = pattern;
         expected[..6 << 20].fill(0);
         same("dropped", &read_all(&open(&path)), &expected);
+    }
+}
+
+/// A raw data file can end within a sector. What is behind its last whole one is read, so zeroes reach it.
+#[test]
+fn the_last_bytes_of_a_raw_data_file_are_zeroed() {
+    let scratch = Scratch::new();
+    let (path, data) = (scratch.path("d.qcow2"), scratch.path("data.raw"));
+    let file = Arc::new(MemoryDevice::new(16 * MIB));
+    let shared: SharedDevice = file.clone();
+    create(&shared, &options(MIB, 16, "data.raw", true)).unwrap();
+    file.save(&path).unwrap();
+    // qemu maps all of such a disk when it makes it. Here the first write of each cluster does.
+    let ends = 300_100u64;
+    let last = ends / 512 * 512;
+    for (from, bytes) in [(0, MIB), (last, 512), (last - 4096, 8192), (0, last)] {
+        std::fs::write(&data, []).unwrap();
+        let device = open(&path);
+        let full = vec![0xEE; MIB as usize];
+        device.write_at(DevOffset(0), &full, Flags::FUA).unwrap();
+        drop(device);
+        let short = std::fs::OpenOptions::new().write(true).open(&data).unwrap();
+        short.set_len(ends).unwrap();
+        let mut expected = vec![0; MIB as usize];
+        expected[..ends as usize].fill(0xEE);
+        let device = open(&path);
+        same("short", &read_all(&device), &expected);
+        device.write_zeroes(DevOffset(from), bytes).unwrap();
+        expected[from as usize..(from + bytes) as usize].fill(0);
+        let what = format!("{bytes} bytes at {from}");
+        same(&what, &read_all(&device), &expected);
+        device.flush().unwrap();
+        drop(device);
+        let mut alone = std::fs::read(&data).unwrap();
+        alone.resize(MIB as usize, 0);
+        same(&format!("{what}, the data file alone"), &alone, &expected);
     }
 }
 
@@ -422,6 +466,50 @@ fn data_files_outside_of_the_folder_are_refused() {
         .unwrap();
     drop((device, data));
     assert!(read_all(&open(&image))[..65536] == looks_like[..65536]);
+}
+
+/// A file beside the image may be the user's own: it is read, and written only when the caller allows that.
+#[test]
+fn a_data_file_is_written_only_when_that_is_allowed() {
+    let scratch = Scratch::new();
+    let (image, other) = (scratch.path("d.qcow2"), scratch.path("photo.jpg"));
+    let content: Vec<u8> = (0..MIB).map(|n| (n / 512) as u8 ^ 0x5A).collect();
+    for raw in [false, true] {
+        std::fs::write(&other, &content).unwrap();
+        let file = Arc::new(MemoryDevice::new(16 * MIB));
+        let shared: SharedDevice = file.clone();
+        create(&shared, &options(2 * MIB, 16, "photo.jpg", raw)).unwrap();
+        file.save(&image).unwrap();
+        let header = std::fs::read(&image).unwrap();
+        let e = Disk::open(&image, OpenMode::default()).err().unwrap();
+        let text = e.to_string();
+        assert!(matches!(e, Error::Denied(_)), "{text}");
+        for part in ["external data file", "photo.jpg", "--allow-backing"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let read = Disk::open(&image, OpenMode::read_only()).unwrap();
+        assert!(read.device().geometry().read_only);
+        assert_eq!(read_all(read.device()).len() as u64, 2 * MIB);
+        drop(read);
+        // Below an overlay it is read, and what is written goes to the overlay.
+        let overlay = scratch.path("over.qcow2");
+        let _absent = std::fs::remove_file(&overlay);
+        let over = Disk::open_over(&image, OpenMode::default(), false, &overlay).unwrap();
+        let block = vec![0x77; 4096];
+        let device = over.device();
+        device
+            .write_at(DevOffset(0), &block, Flags::empty())
+            .unwrap();
+        device.flush().unwrap();
+        assert!(read_all(device)[..4096] == block);
+        drop(over);
+        assert!(std::fs::read(&other).unwrap() == content, "raw {raw}");
+        assert!(std::fs::read(&image).unwrap() == header, "raw {raw}");
+        let device = open(&image);
+        device.write_at(DevOffset(0), &block, Flags::FUA).unwrap();
+        drop(device);
+        assert!(std::fs::read(&other).unwrap()[..4096] == block, "raw {raw}");
+    }
 }
 
 #[test]

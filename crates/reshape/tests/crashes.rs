@@ -53,6 +53,8 @@ struct Base {
     images_max: usize,
     /// Writes may be torn.
     tears: bool,
+    /// The volume is as small as its files allow.
+    minimal: bool,
 }
 
 const BASE: Base = Base {
@@ -61,6 +63,7 @@ const BASE: Base = Base {
     indexed: false,
     images_max: usize::MAX,
     tears: true,
+    minimal: false,
 };
 const INDEXED: Base = Base {
     indexed: true,
@@ -117,6 +120,10 @@ fn cut_of(name: &str, options: &[&str], base: Base, bytes: u64, change: impl Fn(
     }
     if base.at_the_back {
         push_back(&image, dir.path(), 11 << 20);
+    }
+    if base.minimal {
+        resize(&common::device(&image), &ResizeOptions::to_minimum(0)).expect("resized");
+        clean(&image, "minimal");
     }
     let before = contents(&image);
     common::set_len(&image, bytes);
@@ -226,6 +233,24 @@ fn shrinkage_of_ext3_and_ext2() {
     for (name, options) in [("smaller ext3", EXT3), ("smaller ext2", EXT2)] {
         cut_of(name, options, AT_THE_BACK, 20 << 20, |d| grown(d, 10 << 20));
     }
+}
+
+/// There is no room for the journal of the change in front of the end.
+#[test]
+fn the_minimum_of_ext2() {
+    cut_of("minimum of ext2", EXT2, AT_THE_BACK, 20 << 20, |d| {
+        resize(d, &ResizeOptions::to_minimum(0)).expect("resized");
+    });
+}
+
+/// Nor is there room for the journal of a growth: the last group gets longer first.
+#[test]
+fn growth_of_a_full_ext2() {
+    let minimal = Base {
+        minimal: true,
+        ..BASE
+    };
+    cut_of("full ext2", EXT2, minimal, 14 << 20, |d| grown(d, 14 << 20));
 }
 
 #[test]

@@ -6,7 +6,6 @@ use blockwright_device::{DevOffset, DeviceExt, Flags, SharedDevice};
 use blockwright_disk::table::{PartitionType, Purpose};
 use blockwright_mkfs::Before;
 use sha2::{Digest, Sha256};
-use std::sync::Arc;
 
 /// Bytes that are copied at once.
 const STEP_BYTES: u64 = 1 << 20;
@@ -238,13 +237,18 @@ impl Ready {
                 before,
                 ..
             } => {
-                if before == Before::Unknown {
-                    device.write_zeroes(DevOffset(0), device.geometry().bytes)?;
-                }
-                let to = Arc::clone(device);
+                // Only what is not copied is zeroed, so that each byte is written once.
+                let (mut done, is_old) = (0, before == Before::Unknown);
+                let zero = |from: u64, to: u64| match is_old && from < to {
+                    true => device.write_zeroes(DevOffset(from), to - from),
+                    false => Ok(()),
+                };
                 each_step(&source, |at, bytes| {
-                    Ok(to.write_at(DevOffset(at), bytes, Flags::empty())?)
+                    zero(done, at)?;
+                    done = at + bytes.len() as u64;
+                    Ok(device.write_at(DevOffset(at), bytes, Flags::empty())?)
                 })?;
+                zero(done, device.geometry().bytes)?;
                 device.flush()?;
                 Ok(None)
             }

@@ -1,7 +1,7 @@
 //! A device whose writes a caller can stop.
 
 use blockwright_device::{
-    BlockDevice, DevOffset, DeviceErrorKind, Geometry, Op, Request, SharedDevice,
+    BlockDevice, DevOffset, DeviceError, DeviceErrorKind, Geometry, Op, Request, SharedDevice,
 };
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,12 +10,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Asked before each write, from any thread: how many bytes were written before, of at most how many.
 pub type WriteWatch = Arc<dyn Fn(u64, u64) -> ControlFlow<()> + Send + Sync>;
 
+/// Bytes that are zeroed at once. A host may have to write the zeroes, which takes long for a whole partition.
+const ZEROES_MAX: u64 = 32 << 20;
+
 /// The device below, until the watch breaks: from then on all writes fail.
 pub(super) struct Stoppable {
     inner: SharedDevice,
     watch: WriteWatch,
     written: AtomicU64,
     stopped: AtomicBool,
+}
+
+fn stopped() -> DeviceErrorKind {
+    DeviceErrorKind::Refused {
+        why: "stopped".to_owned(),
+    }
 }
 
 impl Stoppable {
@@ -55,9 +64,7 @@ impl BlockDevice for Stoppable {
             Op::Write(_) | Op::WriteZeroes { .. } | Op::Discard { .. } => Some(request.op.bytes()),
         };
         if changes.is_some_and(|bytes| !self.may_write(bytes)) {
-            let error = request.error(DeviceErrorKind::Refused {
-                why: "stopped".to_owned(),
-            });
+            let error = request.error(stopped());
             return request.complete(Err(error));
         }
         self.inner.submit(request);
@@ -65,6 +72,25 @@ impl BlockDevice for Stoppable {
 
     fn read_at(&self, offset: DevOffset, buf: &mut [u8]) -> blockwright_device::Result<()> {
         self.inner.read_at(offset, buf)
+    }
+
+    /// In pieces, so that the watch is asked between them.
+    fn write_zeroes(&self, offset: DevOffset, bytes: u64) -> blockwright_device::Result<()> {
+        let mut done = 0;
+        while done < bytes {
+            let (at, piece) = (DevOffset(offset.0 + done), ZEROES_MAX.min(bytes - done));
+            if !self.may_write(piece) {
+                return Err(DeviceError {
+                    op: "write-zeroes",
+                    offset: at,
+                    bytes: piece,
+                    kind: stopped(),
+                });
+            }
+            self.inner.write_zeroes(at, piece)?;
+            done += piece;
+        }
+        Ok(())
     }
 
     fn next_data(&self, offset: DevOffset) -> DevOffset {

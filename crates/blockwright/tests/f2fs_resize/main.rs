@@ -4,6 +4,7 @@
 mod crashes;
 mod linux;
 mod packs;
+mod quota;
 mod refusals;
 
 use blockwright::device::{BlockDevice, DevOffset, Flags, MemoryDevice, SharedDevice};

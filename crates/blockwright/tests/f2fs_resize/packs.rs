@@ -20,7 +20,7 @@ fn without(device: &MemoryDevice, pack: Copy2) -> Arc<MemoryDevice> {
     Arc::new(copy)
 }
 
-fn both_packs_count(device: &Arc<MemoryDevice>, bytes: u64, what: &str) {
+pub(super) fn both_packs_count(device: &Arc<MemoryDevice>, bytes: u64, what: &str) {
     let short = cut(device, bytes);
     let before = contents(&short);
     for pack in [Copy2::First, Copy2::Second] {

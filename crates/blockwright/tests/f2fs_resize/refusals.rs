@@ -116,7 +116,7 @@ fn base() -> Arc<MemoryDevice> {
 }
 
 /// As a crash leaves the volume after `work`.
-fn crashed(base: &MemoryDevice, work: impl Fn(&Volume)) -> Arc<MemoryDevice> {
+pub(super) fn crashed(base: &MemoryDevice, work: impl Fn(&Volume)) -> Arc<MemoryDevice> {
     let recording = Arc::new(RecordingDevice::new(base));
     let device: SharedDevice = recording.clone();
     let volume = Volume::open_device(device).expect("opened");

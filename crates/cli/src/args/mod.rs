@@ -55,7 +55,7 @@ pub struct Cli {
     /// Keep changes of the image in this file, and only read the image; made by the first command that changes something
     #[arg(long = "overlay", value_name = "FILE", global = true, value_hint = ValueHint::FilePath, help_heading = IMAGES, conflicts_with_all = ["devices", "journal"])]
     pub overlay: Option<PathBuf>,
-    /// Open backing files and external data files of a qcow2 image that are outside of its folder
+    /// Open backing files and external data files of a qcow2 image that are outside of its folder, and write to its external data file
     #[arg(long, global = true)]
     pub allow_backing: bool,
     /// Confine the process before it reads the image: as far as the kernel allows, not at all, or completely (otherwise fail)

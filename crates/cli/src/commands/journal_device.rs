@@ -1,6 +1,6 @@
 //! `mkfs -O journal_dev`: a journal on a device of its own.
 
-use super::mkfs::{check_overwrite, parse_uuid, source_date_epoch, uuid_text};
+use super::mkfs::{allowed_device, check_overwrite, parse_uuid, source_date_epoch, uuid_text};
 use crate::args::{Format, MkfsArgs, parse_size};
 use crate::failure::{At, Failure, Result};
 use crate::image_file::refuse_among_devices;
@@ -79,7 +79,13 @@ pub fn make(args: &MkfsArgs) -> Result<()> {
         refuse_among_devices(&args.image)?;
     }
     let new = crate::interrupt::remove_new_output(&args.image)?;
-    let made = builder.create(&args.image);
+    let made = match allowed_device(&args.image) {
+        Some(device) => device.and_then(|device| {
+            let made = builder.create_on(&device);
+            made.map_err(|e| e.at(&args.image))
+        }),
+        None => builder.create(&args.image),
+    };
     new.keep();
     let made = made.at(args.image.display())?;
     if args.quiet && !args.json {

@@ -14,9 +14,9 @@ use blockwright::VolumeBuilder;
 use blockwright::build::{BuildDetails, BuildProgress, BuildReport};
 use blockwright::verity::{self, Verity, VerityOptions};
 use blockwright_chunks::ChunkAddress;
-use blockwright_device::{DevOffset, NbdAddress, OpenMode, SharedDevice};
-use blockwright_disk::Place;
+use blockwright_device::{DevOffset, DeviceError, DirectIo, NbdAddress, OpenMode, SharedDevice};
 use blockwright_disk::container::{self, detect_file};
+use blockwright_disk::{Disk, Place};
 use blockwright_mkfs::ext4::FsType;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -155,10 +155,27 @@ fn is_device(image: &Path) -> bool {
         || detect_file(image) != container::Format::Raw
 }
 
+/// Opens what [`is_device`], with the other files that the user allows.
+fn open_device(image: &Path, mode: OpenMode) -> std::result::Result<SharedDevice, DeviceError> {
+    let place = Place::of(image);
+    let disk = Disk::open_with(&place.file, mode, crate::wall::allow_backing())?;
+    Ok(disk.select(place.part.as_ref())?)
+}
+
+/// What is made in a container, where the user allows its other files.
+pub(super) fn allowed_device(image: &Path) -> Option<blockwright::Result<SharedDevice>> {
+    let mode = OpenMode {
+        direct: DirectIo::Auto,
+        ..OpenMode::default()
+    };
+    let allowed = crate::wall::allow_backing() && is_device(image);
+    allowed.then(|| open_device(image, mode).map_err(|e| blockwright::Error::from(e).at(image)))
+}
+
 /// Refuses to overwrite data that may still be wanted.
 pub(super) fn check_overwrite(image: &Path) -> Result<()> {
     let head = if is_device(image) {
-        let device = blockwright_disk::open(image, OpenMode::read_only()).at(image.display())?;
+        let device = open_device(image, OpenMode::read_only()).at(image.display())?;
         let mut head = vec![0; device.geometry().bytes.min(HEAD_BYTES) as usize];
         device
             .read_at(DevOffset(0), &mut head)
@@ -435,7 +452,13 @@ pub fn mkfs(args: &MkfsArgs) -> Result<()> {
         let what = "--verity needs an image file or a block device of its own";
         return Err(Failure::usage(what).at(args.image.display()));
     }
-    let report = builder.create(&args.image);
+    let report = match allowed_device(&args.image) {
+        Some(device) => device.and_then(|device| {
+            let made = builder.create_on(&device);
+            made.map_err(|e| e.at(&args.image))
+        }),
+        None => builder.create(&args.image),
+    };
     let sealed = match (&report, salt) {
         (Ok(report), Some(salt)) => {
             let mut options = VerityOptions::default();

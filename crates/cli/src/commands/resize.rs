@@ -153,6 +153,8 @@ fn mounted(args: &ResizeArgs) -> Result<()> {
 
 /// The range of the partition after the change, and the change of the table that makes it that large.
 struct Growth {
+    /// Bytes of the volume before.
+    volume: u64,
     disk: Disk,
     table: blockwright_disk::Table,
     partition: Partition,
@@ -184,8 +186,13 @@ impl Growth {
         };
         let most = room.saturating_sub(partition.start);
         if wanted > most.max(partition.bytes) {
+            let next = table.partitions.iter().find(|p| p.start == room);
+            let behind = match next {
+                Some(next) => format!("partition {} begins behind them", next.number),
+                None => format!("the disk has {}", disk.device().geometry().bytes),
+            };
             return Err(Failure::new(format_args!(
-                "the partition can have {most} bytes, fewer than the {wanted} asked for"
+                "the partition can have {most} bytes, fewer than the {wanted} asked for: {behind}"
             )));
         }
         // Ends are aligned where there is room for that.
@@ -195,6 +202,7 @@ impl Growth {
             false => end.next_multiple_of(ALIGNMENT).min(room),
         };
         Ok(Growth {
+            volume,
             disk,
             table,
             partition,
@@ -225,18 +233,20 @@ impl Growth {
     }
 }
 
-/// Makes the partition larger, and then the volume. Reasons for which the volume refuses the change
+/// Makes the partition larger, and then the volume. `had` becomes the bytes that the volume has before. Reasons for which the volume refuses the change
 /// are found before this.
 fn run_in_larger(
     args: &ResizeArgs,
     mode: OpenMode,
     change: &Change,
+    had: &mut Option<u64>,
 ) -> Result<blockwright::Result<Resized>> {
     let growth = Growth::plan(args, mode)?;
+    *had = Some(growth.volume);
     let device = growth.device()?;
     let bytes = match wanted(args)? {
         Wanted::Bytes(bytes) => bytes,
-        Wanted::More(bytes) => reshape::volume_bytes(&device)?.saturating_add(bytes),
+        Wanted::More(bytes) => growth.volume.saturating_add(bytes),
         Wanted::Fill | Wanted::Minimum => device.geometry().bytes,
     };
     let options = ResizeOptions::to_bytes(bytes)
@@ -268,7 +278,7 @@ fn run(
         ..OpenMode::default()
     };
     if args.grow_partition {
-        return run_in_larger(args, mode, change);
+        return run_in_larger(args, mode, change, had);
     }
     let device = crate::wall::device(&args.image, mode)?;
     *had = reshape::volume_bytes(&device).ok();

@@ -129,7 +129,7 @@ impl Disks {
         mode: OpenMode,
     ) -> Result<SharedDevice, DeviceError> {
         note_input(&place.file);
-        for other in container::chain(&place.file, allow_backing()) {
+        for other in container::chain(&place.file, mode.read_only, allow_backing()) {
             if let Ok(path) = other.path {
                 note_input(&path);
             }
@@ -168,9 +168,10 @@ impl Disks {
         }
     }
 
-    /// The backing files and data files that must be open before `image` is, and whether each is only read. Remembers what names them.
-    pub(super) fn chain(&mut self, image: &Path) -> Vec<(PathBuf, bool)> {
-        let chain = container::chain(image, allow_backing());
+    /// The backing files and data files that must be open before `image` is, and whether each is only read. `read_only` says that the image is. Remembers
+    /// what names them.
+    pub(super) fn chain(&mut self, image: &Path, read_only: bool) -> Vec<(PathBuf, bool)> {
+        let chain = container::chain(image, read_only, allow_backing());
         let paths = chain
             .iter()
             .filter_map(|other| Some((other.path.clone().ok()?, other.read_only)))
@@ -272,12 +273,12 @@ fn refused(why: String) -> DeviceError {
 /// What [`allow_backing`] says.
 static ALLOW_BACKING: OnceLock<bool> = OnceLock::new();
 
-/// Whether backing files and external data files may be anywhere.
+/// Whether backing files and external data files may be anywhere, and data files may be written.
 pub fn allow_backing() -> bool {
     ALLOW_BACKING.get().copied().unwrap_or_default()
 }
 
-/// Notes whether backing files and external data files may be anywhere. Called once, before any command.
+/// Notes the answer of [`allow_backing`]. Called once, before any command.
 pub fn set_allow_backing(allow: bool) {
     let _ = ALLOW_BACKING.set(allow);
 }

@@ -397,7 +397,7 @@ fn making(args: &MkfsArgs) -> Result<()> {
         .extend(sources().filter_map(|source| source.path().map(Path::to_owned)));
     host.read.extend(more);
     // A container is opened by path, and so are the files that it names.
-    for (path, read_only) in table().disks.chain(&image) {
+    for (path, read_only) in table().disks.chain(&image, false) {
         match read_only {
             true => host.read.push(path),
             false => host.write.push(path),
@@ -501,14 +501,11 @@ fn hold_below(
     Ok(below)
 }
 
-/// Opens the backing files of an image for reading, and its data file in the image's mode. Their errors are reported when the image is opened.
+/// Opens the backing files of an image for reading, and its data file as the image, where that is allowed. Their errors are reported when the image is opened.
 fn hold_others(table: &mut Table, image: &Path, mode: OpenMode) {
-    for (path, read_only) in table.disks.chain(image) {
+    for (path, read_only) in table.disks.chain(image, mode.read_only) {
         if !table.opened.iter().any(|(seen, _)| *seen == path) {
-            let mode = OpenMode {
-                read_only: read_only || mode.read_only,
-                ..mode
-            };
+            let mode = OpenMode { read_only, ..mode };
             let held = blockwright_device::hold(&path, mode);
             table.opened.push((path, held));
         }

@@ -311,6 +311,11 @@ impl Shared {
     /// As [`Shared::drop_range`], of an external data file that must have the disk's contents without the mapping: the mapping stays.
     fn drop_raw(&self, offset: u64, end: u64, advisory: bool) -> Result<()> {
         let data = self.data();
+        let there = data.geometry().bytes;
+        // Bytes behind the last whole block are no part of a request. They are read, so they are zeroed, too.
+        if !advisory && end > there && offset < there + data.tail()?.len() as u64 {
+            self.core.lock().reach_data(there + 1)?;
+        }
         let end = end.min(data.geometry().bytes);
         let mut at = offset;
         while at < end {

@@ -23,6 +23,8 @@
 //! The log's superblock changes in its first 512 bytes only. A superblock that is torn is replaced by a copy, as
 //! always.
 
+use blockwright_ondisk::ext4::superblock::State;
+
 use super::log::Log;
 use super::volume::Volume;
 use crate::error::Result;
@@ -45,6 +47,25 @@ impl Volume {
         self.disk.flush("superblock")?;
         self.committed = self.sb.raw;
         Ok(())
+    }
+
+    /// Commits everything that is staged, and the superblock, without a journal. The volume is unclean meanwhile. A checker must be able to mend, without loss,
+    /// what is staged under the superblock with more blocks: the one before of a volume that gets smaller, else the new one. So no block behind the end is
+    /// ever free.
+    pub fn commit_unlogged(&mut self) -> Result<()> {
+        let larger = self.sb.raw.blocks_count() > self.committed.blocks_count();
+        let mut unclean = if larger { self.sb.raw } else { self.committed };
+        unclean.state.set((unclean.state() - State::CLEAN).bits());
+        self.write_super(&unclean, false)?;
+        self.disk.flush("superblock")?;
+        let images = self.disk.staged();
+        let images = images
+            .iter()
+            .map(|(block, image)| (*block, image.as_slice()));
+        self.disk.write_all(images, "metadata")?;
+        self.disk.flush("metadata")?;
+        self.disk.clear_staged();
+        self.commit_super()
     }
 
     /// Commits everything that is staged, and the superblock, through this log. The copies are not written. The log was opened before anything

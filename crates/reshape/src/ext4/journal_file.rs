@@ -48,6 +48,11 @@ pub(crate) fn mapped_blocks_max(geo: &Geometry) -> u64 {
     DIRECT as u64 + per + per * per
 }
 
+/// This many blocks of a file, and the most blocks that list them in a volume without extents.
+pub(crate) fn with_nodes(geo: &Geometry, blocks: u64) -> u64 {
+    blocks + blocks.div_ceil(geo.block_len() as u64 / 4) + 2
+}
+
 /// Blocks of a journal by default, for a volume of this many blocks, as `mke2fs` has it.
 pub(crate) fn default_blocks(blocks: u64) -> u64 {
     const STEPS: [(u64, u64); 7] = [
@@ -295,7 +300,11 @@ impl Volume {
             // A last cluster that the volume's end cuts is left alone.
             let end = self.limit.unwrap_or(geo.blocks_count).saturating_sub(base);
             let count = u64::from(geo.group_blocks(group)).min(end) >> geo.cluster_bits;
-            for n in 0..count as usize {
+            let front = self
+                .floor
+                .saturating_sub(base)
+                .div_ceil(u64::from(geo.cluster_ratio));
+            for n in front as usize..count as usize {
                 if bit(&bits, n) {
                     continue;
                 }

@@ -11,7 +11,7 @@
 //! # Shrinkage
 //! The parts of a file that lie behind the new end are copied in front of it, and then the end moves (`shrink`).
 //!
-//! A volume without a journal gets one for the time of the change.
+//! A volume without a journal gets one for the time of the change, in front of the new end, or behind it where files need all the room.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use blockwright_ondisk::ext4::{BlockNo, Geometry, GroupDesc, GroupFlags, GroupNo
 
 use super::commit::Order;
 use super::journal_device::Place;
-use super::journal_file::{JOURNAL_BLOCKS_MIN, now};
+use super::journal_file::{JOURNAL_BLOCKS_MIN, now, with_nodes};
 use super::log::Log;
 use super::renumber::last_fixed;
 use super::shape::{
@@ -66,21 +66,36 @@ pub fn resize(device: &SharedDevice, options: &ResizeOptions) -> Result<Resized>
 /// Makes the volume `bytes` bytes large, or a little smaller: whole blocks, and no last group that holds hardly more than its own metadata.
 fn resize_to(place: &Place, bytes: u64, options: &ResizeOptions) -> Result<Resized> {
     if options.mode == Mode::Rehearsal || (options.mode == Mode::Change && options.rehearse) {
-        let rehearsed = rehearse(place, bytes, &options.watch)?;
+        let rehearsed = rehearse(place, bytes, &options.watch, Room::Front)?;
         if options.mode == Mode::Rehearsal {
             return Ok(rehearsed);
         }
     }
-    make(place, bytes, options.mode, &options.watch)
+    make(place, bytes, options.mode, &options.watch, Room::Front)
+}
+
+/// Where the journal for the time of a shrinkage lies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// In front of the new end.
+    Front,
+    /// Behind it.
+    Behind,
 }
 
 /// Makes the volume `bytes` bytes large in memory.
-fn rehearse(place: &Place, bytes: u64, watch: &Watch) -> Result<Resized> {
-    make(&place.rehearsal(), bytes, Mode::Change, &watch.planning())
+fn rehearse(place: &Place, bytes: u64, watch: &Watch, room: Room) -> Result<Resized> {
+    make(
+        &place.rehearsal(),
+        bytes,
+        Mode::Change,
+        &watch.planning(),
+        room,
+    )
 }
 
 /// Makes what [`resize`] has looked at.
-fn make(place: &Place, bytes: u64, mode: Mode, watch: &Watch) -> Result<Resized> {
+fn make(place: &Place, bytes: u64, mode: Mode, watch: &Watch, room: Room) -> Result<Resized> {
     let device = &place.device;
     let mut volume = Volume::open_watched(place, watch)?;
     let old = volume.sb.geo.clone();
@@ -96,13 +111,25 @@ fn make(place: &Place, bytes: u64, mode: Mode, watch: &Watch) -> Result<Resized>
         return Ok(resized);
     }
     let journal_blocks = Log::open(&volume)?.map_or(0, |log| log.len() as u64);
+    let smaller = resized.blocks < resized.blocks_before;
+    let behind = smaller && room == Room::Behind;
     let temporary = journal_blocks == 0;
-    if temporary {
-        let blocks = u64::from(old.reserved_gdt_blocks + target.geo.desc_blocks) * 2;
+    let needed = u64::from(old.reserved_gdt_blocks + target.geo.desc_blocks) * 2;
+    let needed = JOURNAL_BLOCKS_MIN + needed;
+    if temporary && !behind {
         volume.limit = Some(resized.blocks);
-        volume.add_journal(JOURNAL_BLOCKS_MIN + blocks)?;
+        match volume.add_journal(needed) {
+            Err(ReshapeError::NoSpace(_)) if !smaller => {
+                extend(&mut volume, needed, target.geo.blocks_count)?;
+                volume.add_journal(needed)?;
+            }
+            added => added?,
+        }
     }
-    let changed = match resized.blocks < resized.blocks_before {
+    let changed = match smaller {
+        true if temporary && behind => {
+            super::shrink::shrink_before_journal(&mut volume, &target, needed)
+        }
         true => super::shrink::shrink(&mut volume, &target),
         false => grow(&mut volume, bytes),
     };
@@ -113,7 +140,7 @@ fn make(place: &Place, bytes: u64, mode: Mode, watch: &Watch) -> Result<Resized>
         }
         return Err(error);
     }
-    if temporary {
+    if temporary && !behind {
         volume.remove_journal()?;
     }
     volume.write_backups(true)?;
@@ -145,6 +172,25 @@ pub(super) fn give_up(place: &Place, journal: Option<u64>, committed: bool) -> R
         true => volume.write_backups(true),
         false => Ok(()),
     }
+}
+
+/// Makes the last group of a full volume longer, without a journal, so that there is room for one of this many blocks. The volume will have `most` blocks.
+///
+/// # Errors
+/// `NoSpace` where the group is too long for that already.
+fn extend(volume: &mut Volume, blocks: u64, most: u64) -> Result<()> {
+    let geo = &volume.sb.geo;
+    let last = geo.group_first_block(GroupNo(geo.groups_count - 1)).0;
+    let most = most.min(last + u64::from(geo.blocks_per_group));
+    let until = geo.blocks_count + with_nodes(geo, blocks);
+    if until > most || geo.cluster_ratio > 1 {
+        return Err(ReshapeError::NoSpace(
+            "the volume has no journal, and no room for one for the time of the change".into(),
+        ));
+    }
+    let bytes = until << geo.block_bits;
+    stage_growth(volume, bytes)?;
+    volume.commit_unlogged()
 }
 
 /// Makes the volume larger. Its journal exists and is empty.
@@ -268,6 +314,8 @@ fn stage_growth(volume: &mut Volume, bytes: u64) -> Result<()> {
 
 /// Most room for the nodes of files that come to lie in more pieces.
 const PIECES_SLACK_MAX: u64 = 1 << 20;
+/// The same, while the journal for the time of the change is behind the end: more is left to the journal in front of it.
+const BEHIND_SLACK_MAX: u64 = 256;
 
 /// The fewest bytes that the volume's files need, with `free` bytes more and `slack` blocks for files in more pieces.
 fn fewest(volume: &Volume, free: u64, slack: u64) -> Result<u64> {
@@ -312,18 +360,27 @@ fn fewest(volume: &Volume, free: u64, slack: u64) -> Result<u64> {
 /// Makes the volume as small as its files allow, with `free` bytes left free. A rehearsal finds how small that is, also when the caller has made one.
 fn resize_to_minimum(place: &Place, free: u64, options: &ResizeOptions) -> Result<Resized> {
     let (mode, watch) = (options.mode, &options.watch);
-    let mut slack = 0;
+    let has_journal = Volume::open(place)?.sb.journal().is_some();
+    let (mut slack, mut room) = match has_journal {
+        true => (0, Room::Front),
+        false => (0, Room::Behind),
+    };
     loop {
         let bytes = fewest(&Volume::open_watched(place, watch)?, free, slack)?;
         let tried = match mode {
-            Mode::DryRun => make(place, bytes, mode, watch),
-            Mode::Rehearsal | Mode::Change => rehearse(place, bytes, watch),
+            Mode::DryRun => make(place, bytes, mode, watch, room),
+            Mode::Rehearsal | Mode::Change => rehearse(place, bytes, watch, room),
+        };
+        let slack_max = match room {
+            Room::Front => PIECES_SLACK_MAX,
+            Room::Behind => BEHIND_SLACK_MAX,
         };
         match tried {
-            Err(ReshapeError::NoSpace(_)) if slack < PIECES_SLACK_MAX => {
-                slack = (slack * 2).max(1);
+            Err(ReshapeError::NoSpace(_)) if slack < slack_max => slack = (slack * 2).max(1),
+            Err(ReshapeError::NoSpace(_)) if room == Room::Behind => {
+                (slack, room) = (0, Room::Front);
             }
-            Ok(_) if mode == Mode::Change => return make(place, bytes, mode, watch),
+            Ok(_) if mode == Mode::Change => return make(place, bytes, mode, watch, room),
             result => return result,
         }
     }

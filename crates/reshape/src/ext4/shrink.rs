@@ -7,6 +7,8 @@
 //! [`Order::Superblock`], takes the empty groups away.
 //!
 //! A journal behind the new end is not copied: a log cannot move under its own transaction. It is removed, and made again in front of the end.
+//! A temporary one can stay behind the new end ([`shrink_before_journal`]): the volume is cut behind the journal first, and when that is removed, the
+//! rest of the last group goes without a transaction, which takes its blocks in the bitmap before the superblock forgets them.
 //! New nodes of extent trees and new indirect blocks are free blocks, too: they are written at once and not logged.
 //!
 //! # Not responsible for
@@ -148,13 +150,70 @@ struct Mover<'v> {
 
 /// Makes the volume smaller. It has a journal, which is empty.
 pub(super) fn shrink(volume: &mut Volume, target: &Superblock) -> Result<()> {
+    let mut log = empty_end(volume, &target.geo, true)?;
+    cut(volume, target, &mut log)
+}
+
+/// As [`shrink`], of a volume without a journal that has no room in front of the new end for one of this many blocks.
+///
+/// # Errors
+/// `NoSpace` also where the journal would not lie in the last group of the new size, behind its end.
+pub(super) fn shrink_before_journal(
+    volume: &mut Volume,
+    target: &Superblock,
+    blocks: u64,
+) -> Result<()> {
+    let old = volume.sb.geo.clone();
     let end = target.geo.blocks_count;
-    check(volume, &target.geo)?;
-    let enlarged = super::renumber::renumber(volume, &target.geo)?;
-    let doomed = look(volume, &target.geo)?;
+    let until = (end + super::journal_file::with_nodes(&old, blocks)).min(old.blocks_count);
+    let wide = super::shape::target(&volume.sb, until << old.block_bits)?;
+    if wide.geo.groups_count != target.geo.groups_count || wide.geo.blocks_count != until {
+        return Err(ReshapeError::NoSpace(
+            "a journal for the time of the change does not fit behind the end".into(),
+        ));
+    }
+    // Behind what the volume has in between; where that is its end, behind the new one.
+    volume.floor = until;
+    match volume.add_journal(blocks) {
+        Err(ReshapeError::NoSpace(_)) => {
+            volume.floor = end;
+            volume.add_journal(blocks)?;
+        }
+        added => added?,
+    }
+    empty_end(volume, &target.geo, false)?;
+    (volume.floor, volume.limit) = (end, Some(until));
+    let map = volume.runs(Ino::JOURNAL, &volume.inode(Ino::JOURNAL)?)?;
+    let within = |start: u64, len: u64| start >= end && start + len <= until;
+    let stays = map.runs.iter().all(|run| within(run.start, run.len))
+        && map.nodes.iter().all(|node| within(*node, 1));
+    if !stays {
+        volume.replace_journal(blocks)?;
+    }
+    if until < old.blocks_count {
+        let mut log = Log::open(volume)?
+            .ok_or_else(|| ReshapeError::Damaged("there is no journal".into()))?;
+        cut(volume, &wide, &mut log)?;
+    }
+    volume.remove_journal()?;
+    stage_cut(volume, target)?;
+    volume.commit_unlogged()
+}
+
+/// Moves all in front of the new end, but the journal where that may stay. The journal, which is empty.
+fn empty_end(volume: &mut Volume, new: &Geometry, moves_journal: bool) -> Result<Log> {
+    let end = new.blocks_count;
+    check(volume, new)?;
+    let enlarged = super::renumber::renumber(volume, new)?;
+    if enlarged.is_some() && !moves_journal {
+        return Err(ReshapeError::NoSpace(
+            "the journal for the time of the change is too small".into(),
+        ));
+    }
+    let doomed = look(volume, new)?;
     volume.limit = Some(end);
-    place_metadata(volume, &target.geo)?;
-    if doomed.journal || enlarged.is_some() {
+    place_metadata(volume, new)?;
+    if moves_journal && (doomed.journal || enlarged.is_some()) {
         let log = Log::open(volume)?;
         let blocks = enlarged.or(log.map(|log| log.len() as u64));
         volume.replace_journal(blocks.unwrap_or(0))?;
@@ -185,8 +244,7 @@ pub(super) fn shrink(volume: &mut Volume, target: &Superblock) -> Result<()> {
     }
     mover.resize_list()?;
     mover.commit()?;
-    let mut log = mover.log;
-    cut(volume, target, &mut log)
+    Ok(mover.log)
 }
 
 /// Refuses what cannot be made smaller.
@@ -627,6 +685,12 @@ fn push(list: &mut Vec<Extent>, next: Extent) {
 
 /// Takes the groups away that are empty now, and the end of the last one.
 fn cut(volume: &mut Volume, target: &Superblock, log: &mut Log) -> Result<()> {
+    stage_cut(volume, target)?;
+    volume.commit_through(log, Order::Superblock)
+}
+
+/// Stages what [`cut`] changes.
+fn stage_cut(volume: &mut Volume, target: &Superblock) -> Result<()> {
     let old = volume.sb.geo.clone();
     let gone: Vec<GroupNo> = (target.geo.groups_count..old.groups_count)
         .map(GroupNo)
@@ -669,6 +733,5 @@ fn cut(volume: &mut Volume, target: &Superblock, log: &mut Log) -> Result<()> {
     super::shape::count_overhead(volume, &old);
     volume.count_free();
     volume.follow()?;
-    volume.stage_descs()?;
-    volume.commit_through(log, Order::Superblock)
+    volume.stage_descs()
 }

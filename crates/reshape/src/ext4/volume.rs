@@ -36,6 +36,8 @@ pub(crate) struct Volume {
     pub descs: Vec<GroupDesc>,
     /// The first block that nothing new is put at or behind: the volume is getting smaller.
     pub limit: Option<u64>,
+    /// A new journal is put at or behind this block.
+    pub floor: u64,
     /// The blocks that the journal had before it was made larger for the time of the change.
     pub enlarged_from: Option<u64>,
     /// Whether something was committed since it was opened.
@@ -182,6 +184,7 @@ impl Volume {
             sb,
             descs: Vec::new(),
             limit: None,
+            floor: 0,
             enlarged_from: None,
             has_committed: false,
             journal: None,
