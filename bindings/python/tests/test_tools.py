@@ -417,6 +417,20 @@ def test_a_range_of_an_image(tmp_path):
     assert disk.read_bytes()[: 1 << 20] == b"\xff" * (1 << 20) and disk.read_bytes()[-4096:] == b"\xff" * 4096
 
 
+def test_a_journal_is_stopped(tmp_path):
+    log = tmp_path / "log.img"
+    steps = []
+
+    def stops(step, done, total):
+        steps.append((step, done, total))
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        blockwright.make_journal(log, 64 << 20, progress=stops)
+    assert len(steps) == 1 and steps[0][0] == "copying" and steps[0][2] > 0
+    assert not log.exists()
+
+
 def test_a_journal_on_another_device(tmp_path):
     log, image = tmp_path / "log.img", tmp_path / "v.img"
     chosen = uuid.uuid4()

@@ -88,7 +88,7 @@
 #define BW_MAKE_F2FS 3
 
 /**
- * Make a journal for an ext4 volume on another device, and no volume. `bytes`, `block_bytes`, `epoch`, `label` and `uuid` count.
+ * Make a journal for an ext4 volume on another device, and no volume. `bytes`, `block_bytes`, `epoch`, `label`, `uuid` and `progress` count.
  */
 #define BW_MAKE_JOURNAL 4
 

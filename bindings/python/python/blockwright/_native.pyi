@@ -122,6 +122,7 @@ def journal(
     uuid: bytes | None,
     epoch: int | None,
     block_size: int | None,
+    progress: Callable[[str, int, int], object] | None,
 ) -> bytes: ...
 def seal(
     path: str, bytes: int, *, salt: bytes | None, uuid: bytes | None, tree: str | None

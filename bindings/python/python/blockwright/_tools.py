@@ -365,10 +365,12 @@ def make_journal(
     uuid: _uuid.UUID | None = None,
     epoch: int | None = None,
     block_size: int | None = None,
+    progress: Progress | None = None,
 ) -> _uuid.UUID:
     """Makes a journal for an ext4 volume on another device, in an image or on a device, and returns its UUID.
 
-    Without ``size`` it takes the image or device that is there.
+    Without ``size`` it takes the image or device that is there. ``progress(step, done, total)`` is told ``"copying"`` while the log is wiped. An exception of it, or
+    ``KeyboardInterrupt``, stops the call, and removes a new image.
     """
     made = _native.journal(
         os.fspath(image),
@@ -377,6 +379,7 @@ def make_journal(
         uuid=None if uuid is None else uuid.bytes,
         epoch=epoch,
         block_size=block_size,
+        progress=progress,
     )
     return _uuid.UUID(bytes=bytes(made))
 

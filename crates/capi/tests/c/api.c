@@ -457,6 +457,12 @@ static void journal_elsewhere(const char *image, const char *log) {
     bw_report report;
     bw_check_summary summary;
     bw_resized resized;
+    make.progress = watch;
+    make.user = &phases;
+    stop_now = 1;
+    EXPECT(BW_INTERRUPTED, bw_make(log, &make, NULL, 0, NULL, &err));
+    CHECK(access(log, F_OK) != 0);
+    stop_now = 0;
     OK(bw_make(log, &make, NULL, 0, &made, &err));
     CHECK(made.bytes == 8 << 20 && made.block_bytes * made.blocks == made.bytes && made.inodes == 0);
     make.inodes = 5;

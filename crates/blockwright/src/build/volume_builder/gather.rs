@@ -54,7 +54,8 @@ impl VolumeBuilder {
             tree.next_layer();
             source.lay(&mut tree, choice, &rules)?;
         }
-        self.policy.apply(&mut tree, self.epoch.map(|_| now))?;
+        let epoch = self.epoch.map(|_| now);
+        self.policy.apply(&mut tree, epoch, &*self.progress)?;
         if !self.policy.protected().is_empty() {
             let patterns = self.policy.protected();
             fsverity::protect(&mut tree, patterns, self.format, spool_dir, &*self.progress)?;

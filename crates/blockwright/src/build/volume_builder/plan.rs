@@ -113,7 +113,7 @@ impl VolumeBuilder {
             options.set_uuid(uuid);
         }
         if let Some(base) = &self.base {
-            options.lay_over(base::read(base, &tree.tree)?)?;
+            options.lay_over(base::read(base, &tree.tree, &*self.progress)?)?;
         }
         Ok(options)
     }
