@@ -143,8 +143,11 @@ def resize(
     minimum: bool,
     free: int,
     dry_run: bool,
+    grow_partition: bool,
     progress: Callable[[str, int, int], object] | None,
 ) -> tuple[int, int]: ...
+def partitions(path: str) -> list[dict[str, Any]]: ...
+def map(place: Place, html: bool) -> str: ...
 def settings(
     place: Place,
     *,
