@@ -164,7 +164,11 @@ pub(crate) fn build(
 
 /// Makes a journal for a volume on another device; its UUID.
 #[pyfunction]
-#[pyo3(signature = (path, size, *, label, uuid, epoch, block_size))]
+#[pyo3(signature = (path, size, *, label, uuid, epoch, block_size, progress))]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the Python half passes each option"
+)]
 pub(crate) fn journal(
     py: Python<'_>,
     path: PathBuf,
@@ -173,6 +177,7 @@ pub(crate) fn journal(
     uuid: Option<[u8; 16]>,
     epoch: Option<u64>,
     block_size: Option<u32>,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<Vec<u8>> {
     let mut builder = JournalBuilder::new();
     if let Some(bytes) = size {
@@ -190,6 +195,8 @@ pub(crate) fn journal(
     if let Some(bytes) = block_size {
         builder = builder.block_size(bytes);
     }
-    let made = detached(py, || builder.create(&path))?;
+    let watched = Watched::new(progress);
+    builder = builder.watch(tells(Arc::clone(&watched)));
+    let made = watched.run(py, || builder.create(&path))?;
     Ok(made.uuid.to_vec())
 }

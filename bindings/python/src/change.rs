@@ -20,9 +20,14 @@ fn watched<R: Send>(
     watched.run(py, || change(&watch))
 }
 
-/// Changes the size of the volume in an image; the bytes before and now. Without a size: all of the image, or with `minimum` as few as possible.
+/// Changes the size of the volume in an image; the bytes before and now. Without a size: all of the image, or with `minimum` as few as possible. With `grow_partition` the
+/// image is a partition, which becomes larger first.
 #[pyfunction]
-#[pyo3(signature = (place, size, *, minimum, free, dry_run, progress))]
+#[pyo3(signature = (place, size, *, minimum, free, dry_run, grow_partition, progress))]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the Python half passes each option"
+)]
 pub(crate) fn resize(
     py: Python<'_>,
     place: Place,
@@ -30,6 +35,7 @@ pub(crate) fn resize(
     minimum: bool,
     free: u64,
     dry_run: bool,
+    grow_partition: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(u64, u64)> {
     let target = match (size, minimum) {
@@ -42,9 +48,11 @@ pub(crate) fn resize(
         false => Mode::Change,
     };
     let image = Image::from(place);
-    let done = watched(py, progress, |watch| {
-        blockwright_ffi::resize(&image, target, mode, watch)
-    })?;
+    let resize = match grow_partition {
+        true => blockwright_ffi::resize_with_partition,
+        false => blockwright_ffi::resize,
+    };
+    let done = watched(py, progress, |watch| resize(&image, target, mode, watch))?;
     Ok((done.bytes_before(), done.bytes()))
 }
 

@@ -10,6 +10,7 @@
 mod build;
 mod change;
 mod check;
+mod disk;
 mod error;
 mod file;
 mod names;
@@ -36,6 +37,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(check::check, m)?)?;
     m.add_function(wrap_pyfunction!(verity::seal, m)?)?;
     m.add_function(wrap_pyfunction!(build::journal, m)?)?;
+    m.add_function(wrap_pyfunction!(disk::partitions, m)?)?;
+    m.add_function(wrap_pyfunction!(disk::map, m)?)?;
     m.add_function(wrap_pyfunction!(change::resize, m)?)?;
     m.add_function(wrap_pyfunction!(change::settings, m)?)?;
     Ok(())

@@ -417,6 +417,76 @@ def test_a_range_of_an_image(tmp_path):
     assert disk.read_bytes()[: 1 << 20] == b"\xff" * (1 << 20) and disk.read_bytes()[-4096:] == b"\xff" * 4096
 
 
+def _mbr(entries):
+    """A table of partitions: (start, size) in bytes."""
+    table = bytearray(512)
+    for index, (start, size) in enumerate(entries):
+        at = 446 + 16 * index
+        table[at + 4] = 0x83
+        table[at + 8 : at + 16] = (start >> 9).to_bytes(4, "little") + (size >> 9).to_bytes(4, "little")
+    table[510:] = b"\x55\xaa"
+    return bytes(table)
+
+
+def test_a_partition_is_a_volume_and_grows_with_it(tmp_path):
+    blockwright.mkfs(tmp_path / "v.img", size=16 << 20, label="data")
+    assert blockwright.partitions(tmp_path / "v.img") == []
+    disk = tmp_path / "disk.img"
+    contents = (tmp_path / "v.img").read_bytes()
+    with open(disk, "wb") as file:
+        file.write(_mbr([(1 << 20, 16 << 20), (128 << 20, 16 << 20)]))
+        file.seek(1 << 20)
+        file.write(contents)
+        file.truncate(144 << 20)
+    first, second = blockwright.partitions(disk)
+    assert (first.number, first.start, first.size) == (1, 1 << 20, 16 << 20)
+    assert (first.type, first.format, first.label, first.uuid) == ("0x83", "ext4", "data", None)
+    assert (second.number, second.format, second.problem) == (2, None, None)
+    part = f"{disk}:p1"
+    with blockwright.Volume(part) as volume:
+        volume.path("x").write_text("1")
+    for image, arguments in [(disk, {}), (part, {"minimum": True}), (part, {"size": 1 << 30})]:
+        with pytest.raises(OSError):
+            blockwright.resize(image, grow_partition=True, **arguments)
+
+    def stops(phase, done, total):
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        blockwright.resize(part, grow_partition=True, progress=stops)
+    planned = blockwright.resize(part, grow_partition=True, dry_run=True)
+    assert blockwright.partitions(disk)[0] == first
+    grown = blockwright.resize(part, grow_partition=True)
+    assert grown == planned and 100 << 20 < grown.now == blockwright.partitions(disk)[0].size
+    with blockwright.Volume(part) as volume:
+        assert volume.path("x").read_text() == "1"
+    assert blockwright.check(part).clean
+
+
+def test_a_map_is_drawn(tmp_path):
+    image = tmp_path / "v.img"
+    blockwright.mkfs(image, size=64 << 20, format="f2fs")
+    assert blockwright.draw_map(image).startswith("<svg")
+    assert "<html" in blockwright.draw_map(image, html=True)
+    (tmp_path / "no.img").write_bytes(b"x" * 65536)
+    with pytest.raises(OSError):
+        blockwright.draw_map(tmp_path / "no.img")
+
+
+def test_a_journal_is_stopped(tmp_path):
+    log = tmp_path / "log.img"
+    steps = []
+
+    def stops(step, done, total):
+        steps.append((step, done, total))
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        blockwright.make_journal(log, 64 << 20, progress=stops)
+    assert len(steps) == 1 and steps[0][0] == "copying" and steps[0][2] > 0
+    assert not log.exists()
+
+
 def test_a_journal_on_another_device(tmp_path):
     log, image = tmp_path / "log.img", tmp_path / "v.img"
     chosen = uuid.uuid4()

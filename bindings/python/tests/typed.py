@@ -19,5 +19,7 @@ def use(image: str) -> None:
         for entry in volume.scandir("/"):
             assert_type(entry.name, str)
     assert_type(blockwright.check(image, "preen").issues, list[blockwright.Issue])
+    assert_type(blockwright.partitions(image), list[blockwright.Partition])
+    assert_type(blockwright.draw_map(image, html=True), str)
     volume.stat(3)  # type: ignore[arg-type]
     blockwright.mkfs(image, format="ntfs")  # type: ignore[arg-type]

@@ -88,7 +88,7 @@
 #define BW_MAKE_F2FS 3
 
 /**
- * Make a journal for an ext4 volume on another device, and no volume. `bytes`, `block_bytes`, `epoch`, `label` and `uuid` count.
+ * Make a journal for an ext4 volume on another device, and no volume. `bytes`, `block_bytes`, `epoch`, `label`, `uuid` and `progress` count.
  */
 #define BW_MAKE_JOURNAL 4
 
@@ -343,6 +343,16 @@
 #define BW_DIRECT 256
 
 /**
+ * A picture: SVG.
+ */
+#define BW_MAP_SVG 0
+
+/**
+ * A page of its own, to zoom in: HTML.
+ */
+#define BW_MAP_HTML 1
+
+/**
  * Replaces what the new name named.
  */
 #define BW_RENAME_REPLACE 0
@@ -368,6 +378,41 @@
 #define BW_OPEN_NO_LOCK 2
 
 /**
+ * The disk has no table of partitions.
+ */
+#define BW_TABLE_NONE 0
+
+/**
+ * It has a GPT.
+ */
+#define BW_TABLE_GPT 1
+
+/**
+ * It has an MBR.
+ */
+#define BW_TABLE_MBR 2
+
+/**
+ * Bytes of a partition's name, with its NUL.
+ */
+#define BW_PARTITION_NAME_BYTES 112
+
+/**
+ * Bytes of the label of what a partition holds, with its NUL. A longer one is shortened in its middle.
+ */
+#define BW_PARTITION_LABEL_BYTES 256
+
+/**
+ * Bytes of the texts that have a fixed form, with their NUL.
+ */
+#define BW_PARTITION_ID_BYTES 40
+
+/**
+ * Bytes of a sentence about a partition, with its NUL.
+ */
+#define BW_PARTITION_TEXT_BYTES 256
+
+/**
  * As few bytes as the files need; `bytes` is how much stays free.
  */
 #define BW_RESIZE_MINIMUM 1
@@ -381,6 +426,11 @@
  * Only find out what would be done.
  */
 #define BW_RESIZE_DRY_RUN 4
+
+/**
+ * `path` is a partition, as `disk.img:p2`, which becomes larger first, into the free room behind it. With `BW_RESIZE_FILL` it takes all of that room.
+ */
+#define BW_RESIZE_GROW_PARTITION 8
 
 /**
  * It looks at inodes, and may change each of them. `done` and `total` count block groups.
@@ -1236,6 +1286,28 @@ typedef struct bw_file {
 } bw_file;
 
 /**
+ * How a map is drawn. A structure of zeroes with `struct_size` set has the defaults, as null has.
+ */
+typedef struct bw_map_options {
+  /**
+   * `sizeof(bw_map_options)`.
+   */
+  size_t struct_size;
+  /**
+   * A `BW_MAP_`.
+   */
+  uint32_t form;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Where the volume is.
+   */
+  struct bw_place place;
+} bw_map_options;
+
+/**
  * How a volume is opened. A structure of zeroes with `struct_size` set has the defaults, as null has.
  */
 typedef struct bw_open_options {
@@ -1260,6 +1332,96 @@ typedef struct bw_open_options {
    */
   struct bw_place place;
 } bw_open_options;
+
+/**
+ * The partitions of a disk. `id` 0 is none.
+ */
+typedef struct bw_partitions {
+  /**
+   * For the library.
+   */
+  uint64_t id;
+} bw_partitions;
+
+/**
+ * A table of partitions.
+ */
+typedef struct bw_table {
+  /**
+   * A `BW_TABLE_`.
+   */
+  uint32_t scheme;
+  /**
+   * Bytes of the sectors that the table counts in; 0 without one.
+   */
+  uint32_t sector_bytes;
+  /**
+   * Bytes of the disk.
+   */
+  uint64_t disk_bytes;
+  /**
+   * Partitions.
+   */
+  size_t count;
+  /**
+   * Faults of the table that do not prevent its use.
+   */
+  size_t remarks;
+  /**
+   * The disk's id: a UUID (GPT), eight hexadecimal digits (MBR), or nothing.
+   */
+  char id[BW_PARTITION_ID_BYTES];
+} bw_table;
+
+/**
+ * A partition, and what it holds. Texts that are not known are empty.
+ */
+typedef struct bw_partition {
+  /**
+   * Its number, from 1, as in the path `disk.img:p2`. Logical partitions of an MBR begin at 5.
+   */
+  uint32_t number;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Its first byte on the disk.
+   */
+  uint64_t start;
+  /**
+   * Its length in bytes.
+   */
+  uint64_t bytes;
+  /**
+   * Its name (GPT), as in the path `disk.img:p=root`.
+   */
+  char name[BW_PARTITION_NAME_BYTES];
+  /**
+   * Its unique id (GPT).
+   */
+  char uuid[BW_PARTITION_ID_BYTES];
+  /**
+   * Its type: a GUID, or a byte as `0x83`.
+   */
+  char kind[BW_PARTITION_ID_BYTES];
+  /**
+   * The name of that type.
+   */
+  char kind_name[BW_PARTITION_ID_BYTES];
+  /**
+   * The format of what it holds, as blkid names it: `ext4` (also ext2 and ext3), `f2fs`, `fat32` and so on.
+   */
+  char format[BW_PARTITION_ID_BYTES];
+  /**
+   * The label of what it holds.
+   */
+  char label[BW_PARTITION_LABEL_BYTES];
+  /**
+   * Why it cannot be used.
+   */
+  char problem[BW_PARTITION_TEXT_BYTES];
+} bw_partition;
 
 /**
  * Called with how far a change is: `phase` is a `BW_PHASE_`. Another result than 0 stops the change, which then fails with `BW_INTERRUPTED`. The volume is
@@ -1769,6 +1931,15 @@ enum bw_status bw_file_copy_range(struct bw_file from,
 enum bw_status bw_file_close(struct bw_file file, struct bw_error *error);
 
 /**
+ * Draws a map of the volume at `path`, which must not be open for writing, and writes it to an open descriptor, which stays the caller's. Damage is drawn; it is
+ * no error. `options` may be null.
+ */
+enum bw_status bw_map(bw_text path,
+                      const struct bw_map_options *options,
+                      bw_descriptor fd,
+                      struct bw_error *error);
+
+/**
  * Makes a directory with these permission bits.
  */
 enum bw_status bw_mkdir(struct bw_volume volume, bw_text path, uint32_t mode, struct bw_error *error);
@@ -1857,6 +2028,34 @@ enum bw_status bw_volume_open_device(const struct bw_device *device,
  */
 enum bw_status bw_volume_close(struct bw_volume volume,
                                struct bw_error *error);
+
+/**
+ * Reads the table of partitions of the disk at `path`: an image, also in a container (qcow2), a block device or an NBD export. A disk without a table has
+ * none of them, and is no error.
+ */
+enum bw_status bw_partitions_read(bw_text path,
+                                  struct bw_partitions *partitions,
+                                  struct bw_error *error);
+
+/**
+ * The table.
+ */
+enum bw_status bw_partitions_table(struct bw_partitions partitions,
+                                   struct bw_table *table,
+                                   struct bw_error *error);
+
+/**
+ * Gets a partition; `index` is from 0.
+ */
+enum bw_status bw_partitions_get(struct bw_partitions partitions,
+                                 size_t index,
+                                 struct bw_partition *partition,
+                                 struct bw_error *error);
+
+/**
+ * Frees the table.
+ */
+enum bw_status bw_partitions_close(struct bw_partitions partitions, struct bw_error *error);
 
 /**
  * Makes the volume at `path`, which must not be open, as large as `bytes`, or a little smaller. The file of a plain image gets longer or shorter with it.

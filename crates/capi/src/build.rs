@@ -25,7 +25,7 @@ pub const BW_MAKE_EXT3: u32 = 1;
 pub const BW_MAKE_EXT2: u32 = 2;
 /// Make f2fs.
 pub const BW_MAKE_F2FS: u32 = 3;
-/// Make a journal for an ext4 volume on another device, and no volume. `bytes`, `block_bytes`, `epoch`, `label` and `uuid` count.
+/// Make a journal for an ext4 volume on another device, and no volume. `bytes`, `block_bytes`, `epoch`, `label`, `uuid` and `progress` count.
 pub const BW_MAKE_JOURNAL: u32 = 4;
 
 /// As small as the sources allow; `bytes` is how much stays free.
@@ -442,6 +442,9 @@ fn journal(options: Option<&bw_make_options>, count: usize) -> Result<Option<Jou
     }
     if o.flags & BW_MAKE_EPOCH != 0 {
         builder = builder.time(o.epoch);
+    }
+    if let Some(tell) = o.progress {
+        builder = builder.watch(telling(tell, o.user));
     }
     Ok(Some(builder))
 }

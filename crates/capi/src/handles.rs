@@ -3,7 +3,7 @@
 use crate::error::{Fault, Result};
 use crate::table::Table;
 use blockwright::{DirStream, File, Volume};
-use blockwright_ffi::CheckReport;
+use blockwright_ffi::{CheckReport, TableData};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,10 +40,19 @@ pub struct bw_report {
     pub id: u64,
 }
 
+/// The partitions of a disk. `id` 0 is none.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct bw_partitions {
+    /// For the library.
+    pub id: u64,
+}
+
 pub(crate) static VOLUMES: Table<OpenVolume> = Table::new(1, "volume");
 pub(crate) static FILES: Table<OpenFile> = Table::new(2, "file");
 pub(crate) static DIRS: Table<OpenDir> = Table::new(3, "directory");
 pub(crate) static REPORTS: Table<CheckReport> = Table::new(4, "report");
+pub(crate) static PARTITIONS: Table<TableData> = Table::new(5, "table of partitions");
 
 /// A volume until it is closed.
 pub(crate) struct OpenVolume {

@@ -16,6 +16,9 @@ pub const BW_RESIZE_FILL: u32 = 2;
 /// Only find out what would be done.
 pub const BW_RESIZE_DRY_RUN: u32 = 4;
 
+/// `path` is a partition, as `disk.img:p2`, which becomes larger first, into the free room behind it. With `BW_RESIZE_FILL` it takes all of that room.
+pub const BW_RESIZE_GROW_PARTITION: u32 = 8;
+
 /// It looks at inodes, and may change each of them. `done` and `total` count block groups.
 pub const BW_PHASE_INODES: u32 = 0;
 /// Inodes get other numbers. They count inodes.
@@ -82,9 +85,9 @@ pub struct bw_resized {
 }
 
 fn target(bytes: u64, flags: u32) -> Result<Target> {
-    let all = BW_RESIZE_MINIMUM | BW_RESIZE_FILL | BW_RESIZE_DRY_RUN;
-    known(flags, all, "flags")?;
-    match (flags & !BW_RESIZE_DRY_RUN, bytes) {
+    let how = BW_RESIZE_DRY_RUN | BW_RESIZE_GROW_PARTITION;
+    known(flags, BW_RESIZE_MINIMUM | BW_RESIZE_FILL | how, "flags")?;
+    match (flags & !how, bytes) {
         (0, bytes) => Ok(Target::Bytes(bytes)),
         (BW_RESIZE_MINIMUM, free) => Ok(Target::Minimum { free }),
         (BW_RESIZE_FILL, 0) => Ok(Target::Fill),
@@ -113,7 +116,11 @@ pub extern "C" fn bw_resize(
         let options = sized(options, "options")?;
         let image = image_at(path, options.map(|o| &o.place))?;
         let target = target(bytes, flags)?;
-        let done = blockwright_ffi::resize(&image, target, mode, &watch(options))?;
+        let resize = match flags & BW_RESIZE_GROW_PARTITION {
+            0 => blockwright_ffi::resize,
+            _ => blockwright_ffi::resize_with_partition,
+        };
+        let done = resize(&image, target, mode, &watch(options))?;
         if let Some(resized) = resized {
             resized.write(bw_resized {
                 bytes_before: done.bytes_before(),

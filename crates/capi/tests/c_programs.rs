@@ -1,5 +1,7 @@
 //! C programs against the installed library: plain, static, and under the sanitizers. The programs are in `tests/c`; those of the manual run, too.
 
+use blockwright::VolumeBuilder;
+use blockwright::disk::{DiskBuilder, Part, Scheme, container};
 use blockwright_oracles as oracles;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -128,6 +130,17 @@ fn compile_and_run(source: &Path, how: How, dir: &Path, args: &[&str]) -> String
         .current_dir(dir))
 }
 
+/// A disk of 256 MiB with a FAT volume and an ext4 volume.
+fn disk(path: &Path) {
+    let volume = |mib: u64| VolumeBuilder::new().size(mib << 20);
+    let made = DiskBuilder::new(Scheme::Gpt)
+        .size(256 << 20)
+        .part(Part::fat32("esp", volume(64)))
+        .part(Part::volume("data", volume(32).label("data")))
+        .create(path, container::Format::Raw);
+    made.expect("a disk");
+}
+
 /// The programs with their arguments, in one way.
 fn programs(how: How) {
     if !oracles::have(&["cc", "pkg-config", "tar"]) {
@@ -144,6 +157,7 @@ fn programs(how: How) {
             dir.path().to_str().expect("text"),
             "from-tar",
         ]));
+        disk(&dir.path().join("c-disk.img"));
         let text = |path: &Path| path.to_str().expect("text").to_owned();
         let all = [text(dir.path()), text(&tree), text(&tar)];
         let args: Vec<&str> = match name {

@@ -6,6 +6,7 @@ use common::run::{bw, good, source_tree};
 use common::{Scratch, have, ok};
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -166,6 +167,55 @@ fn lines_are_edited_and_come_back() {
     shell.press("cd sub\rpwd\rexit 5\r");
     shell.expect("\r\n/sub\r\n");
     assert_eq!(shell.end().0, Some(5));
+}
+
+/// Lines of a session do not stay, unless the user names a file for them.
+#[test]
+fn lines_of_earlier_sessions_come_back_from_a_file_alone() {
+    if !have("script") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = image(&scratch);
+    let home = scratch.dir("home");
+    let directory = home.display().to_string();
+    let set = [("HOME", &*directory), ("XDG_STATE_HOME", &*directory)];
+    let session = |options: &str, keys: &str, shows: &str| {
+        let mut shell = Terminal::shell(&image, options, &home, &set);
+        shell.ask(keys, shows);
+        shell.expect("> ");
+        shell.press("exit\r");
+        assert_eq!(shell.end().0, Some(0));
+    };
+    session("", "cat sub/file\r", "\r\ncontents");
+    assert_eq!(fs::read_dir(&home).unwrap().count(), 0);
+    let file = home.join("lines");
+    let lines = || fs::read_to_string(&file).unwrap();
+    session("--history lines", "cat sub/file\r", "\r\ncontents");
+    assert_eq!(lines(), "cat sub/file\nexit\n");
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // The one before the last, and one that is not kept.
+    session(
+        "--history lines",
+        &format!("{UP}{UP}\r pwd\r"),
+        "\r\ncontents",
+    );
+    assert_eq!(lines(), "cat sub/file\nexit\ncat sub/file\nexit\n");
+    // It is cut to its last lines, and lines that would change the terminal do not come back.
+    let many: String = (0..1500).map(|n| format!("pwd {n}\n")).collect();
+    fs::write(&file, many + "pwd\x1b[2J\n").unwrap();
+    session("--history lines", &format!("{UP}\x15pwd\r"), "\n/\r\n");
+    let kept = lines();
+    assert!(kept.starts_with("pwd 501\n"), "{kept}");
+    assert!(kept.ends_with("pwd 1499\npwd\nexit\n"), "{kept}");
+    // What is no history is refused, and stays as it is.
+    let before = fs::read(&image).unwrap();
+    let options = format!("--history '{}'", image.display());
+    let mut wrong = Terminal::new(&shell(&image, &options), &home, &set);
+    wrong.expect("no history of the shell");
+    assert_ne!(wrong.end().0, Some(0));
+    assert!(fs::read(&image).unwrap() == before);
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn data<K: Debug + Display>(report: Report<K>) -> CheckReport {
     }
 }
 
-fn of_ext4(error: ext4::CheckError) -> Error {
+pub(crate) fn of_ext4(error: ext4::CheckError) -> Error {
     use ext4::CheckError as E;
     let kind = match &error {
         E::Device { source, .. } => Error::from(source.clone()).kind(),
@@ -87,7 +87,7 @@ fn of_ext4(error: ext4::CheckError) -> Error {
     Error::new(kind, error.to_string())
 }
 
-fn of_f2fs(error: f2fs::CheckError) -> Error {
+pub(crate) fn of_f2fs(error: f2fs::CheckError) -> Error {
     use f2fs::CheckError as E;
     let kind = match &error {
         E::Device { source, .. } => Error::from(source.clone()).kind(),

@@ -1,8 +1,10 @@
 //! Changes of a volume as a whole: its settings; its size, and that of the image file around it.
 
 use crate::image::{Image, Window};
+use crate::partitions::disk;
+use blockwright::disk::PartitionSize;
 use blockwright::reshape::{self, Mode, ResizeOptions, Resized, Settings, Watch};
-use blockwright::{Error, Result};
+use blockwright::{Error, ErrorKind, Result};
 use blockwright_device::{NbdAddress, OpenMode};
 use blockwright_disk::Place;
 use blockwright_disk::container::{self, detect_file};
@@ -106,13 +108,50 @@ pub fn resize(image: &Image, target: Target, mode: Mode, watch: &Watch) -> Resul
     Ok(resized)
 }
 
+/// Makes a partition larger, into the free room behind it, and the volume in it, which must not be open. The image is a partition (`disk.img:p2`).
+///
+/// # Errors
+/// As [`blockwright::disk::grow`]; `Invalid` for an image that is no partition, for a range, and for a size as small as possible.
+pub fn resize_with_partition(
+    image: &Image,
+    target: Target,
+    mode: Mode,
+    watch: &Watch,
+) -> Result<Resized> {
+    let at = |e: Error| e.at(&image.path);
+    let refused = |what: &str| Err(at(Error::new(ErrorKind::Invalid, what)));
+    let to = match target {
+        Target::Bytes(bytes) => PartitionSize::Bytes(bytes),
+        Target::Fill => PartitionSize::Fill,
+        Target::Minimum { .. } => return refused("a partition only becomes larger"),
+    };
+    if image.window != Window::default() || !image.more_devices.is_empty() {
+        return refused("a range of an image is no partition of it");
+    }
+    let open = OpenMode {
+        read_only: mode != Mode::Change,
+        ..OpenMode::default()
+    };
+    if Place::of(&image.path).part.is_none() {
+        return refused("a partition is needed, as in disk.img:p2");
+    }
+    let (disk, Some(part)) = disk(image, open)? else {
+        return refused("a partition is needed, as in disk.img:p2");
+    };
+    let journal = image.open_journal(open)?;
+    blockwright::disk::grow(&disk, &part, to, mode, journal, watch).map_err(at)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::map::{MapForm, map};
+    use crate::partitions::partitions;
     use blockwright::build::JournalBuilder;
-    use blockwright::{ErrorKind, Format, Volume, VolumeBuilder, VolumeOptions};
+    use blockwright::disk::{DiskBuilder, Part, Scheme};
+    use blockwright::{Format, Volume, VolumeBuilder, VolumeOptions};
     use std::ops::ControlFlow;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     fn resize(path: &Path, target: Target, mode: Mode) -> Result<Resized> {
         super::resize(&Image::new(path), target, mode, &Watch::default())
@@ -188,5 +227,75 @@ mod tests {
         };
         let found = crate::check(device, &options).expect("checked");
         assert!(found.clean, "{found:?}");
+    }
+
+    /// A longer disk: the last partition takes the room, and its volume follows. Its map can be drawn.
+    #[test]
+    fn partitions_are_listed_and_grow_with_their_volumes() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for (scheme, container) in [
+            (Scheme::Gpt, container::Format::Raw),
+            (Scheme::Mbr, container::Format::Qcow2),
+        ] {
+            let disk = dir.path().join(scheme.name());
+            let volume = |label: &str| VolumeBuilder::new().size(32 << 20).label(label);
+            DiskBuilder::new(scheme)
+                .size(256 << 20)
+                .part(Part::volume(
+                    "first",
+                    volume("one").format(Format::F2fs).size(64 << 20),
+                ))
+                .part(Part::volume("second", volume("two")))
+                .create(&disk, container)
+                .expect("made");
+            let found = partitions(&disk).expect("listed");
+            assert_eq!(found.scheme, Some(scheme));
+            let second = &found.partitions[1];
+            assert_eq!((second.number, second.bytes), (2, 32 << 20));
+            assert_eq!((second.format, &*second.label), (Some("ext4"), "two"));
+            assert_eq!(found.partitions[0].format, Some("f2fs"));
+            assert_eq!(second.uuid.is_some(), scheme == Scheme::Gpt);
+            let part = PathBuf::from(format!("{}:p2", disk.display()));
+            let image = Image::new(&part);
+            let grow = |image: &Image, target, mode, watch: &Watch| {
+                resize_with_partition(image, target, mode, watch)
+            };
+            let none = Watch::default();
+            let whole = Image::new(&disk);
+            for (image, target) in [
+                (&whole, Target::Fill),
+                (&image, Target::Minimum { free: 0 }),
+            ] {
+                let error = grow(image, target, Mode::Change, &none).expect_err("refused");
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+            }
+            let error = grow(&image, Target::Bytes(1 << 30), Mode::Change, &none);
+            assert_eq!(error.expect_err("too large").kind(), ErrorKind::NoSpace);
+            grow(&image, Target::Fill, Mode::DryRun, &none).expect("planned");
+            let stopped = Watch::new(|_| ControlFlow::Break(()));
+            let error = grow(&image, Target::Fill, Mode::Change, &stopped).expect_err("stopped");
+            assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+            assert_eq!(partitions(&disk).expect("listed"), found);
+            let grown = grow(&image, Target::Fill, Mode::Change, &none).expect("grown");
+            let now = partitions(&disk).expect("listed").partitions[1].bytes;
+            assert!(now > 100 << 20 && grown.bytes() == now, "{now}: {grown:?}");
+            let volume = Volume::open(&part).expect("opened");
+            volume.write("/x", b"1").expect("written");
+            volume.close().expect("closed");
+            let svg = map(&image, MapForm::Svg).expect("drawn");
+            assert!(svg.starts_with("<svg") || svg.starts_with("<?xml"));
+            let html = map(&image, MapForm::Html).expect("drawn");
+            assert!(html.contains("<html"));
+            assert!(map(&whole, MapForm::Svg).is_err());
+            let error = partitions(&part).expect_err("a partition");
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        }
+        let bare = dir.path().join("bare.img");
+        VolumeBuilder::new()
+            .size(16 << 20)
+            .create(&bare)
+            .expect("made");
+        let found = partitions(&bare).expect("read");
+        assert!(found.scheme.is_none() && found.partitions.is_empty());
     }
 }

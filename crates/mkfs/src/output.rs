@@ -62,7 +62,8 @@ pub(crate) fn check_device(device: &SharedDevice, bytes: u64, block_bytes: u32) 
 /// How far the writing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// This many more bytes of file data are on the device, and this many more files complete.
+    /// This many more bytes of file data are on the device, and this many more files complete. Before the first data, none and none while the device's old
+    /// contents are wiped.
     Copied {
         /// Bytes since the last call.
         bytes: u64,
@@ -82,6 +83,31 @@ pub(crate) fn tell(progress: ProgressFn<'_>, step: Progress) -> Result<()> {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(MkfsError::Stopped),
     }
+}
+
+/// Asks whether to go on while no file data is written.
+pub(crate) fn ask(progress: ProgressFn<'_>) -> Result<()> {
+    tell(progress, Progress::Copied { bytes: 0, files: 0 })
+}
+
+/// Bytes that are zeroed at once: a device that cannot zero a range writes them.
+const ZEROED_BYTES: u64 = 16 << 20;
+
+/// Zeroes a range of the device in pieces. `goes_on` is asked before each one, with the bytes that are zeroed by then.
+pub(crate) fn zero(
+    device: &SharedDevice,
+    start: u64,
+    bytes: u64,
+    goes_on: &dyn Fn(u64) -> Result<()>,
+) -> Result<()> {
+    let mut done = 0;
+    while done < bytes {
+        goes_on(done)?;
+        let piece = (bytes - done).min(ZEROED_BYTES);
+        device.write_zeroes(DevOffset(start + done), piece)?;
+        done += piece;
+    }
+    Ok(())
 }
 
 /// Bytes of one write of file data.

@@ -62,6 +62,12 @@ impl Watch {
         Self(Some(Arc::new(tell)))
     }
 
+    /// Asks between two changes whether to go on: tells that nothing of nothing is planned.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.tell(Phase::Plan, 0, 0).is_err()
+    }
+
     /// The watch of a rehearsal: all that it is told is the phase of planning.
     pub(crate) fn planning(&self) -> Self {
         let Some(tell) = self.0.clone() else {

@@ -28,7 +28,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("fuse", &["blockwright", "vfs", "device"]),
-    ("ffi", &["blockwright", "check", "device", "disk", "vfs"]),
+    (
+        "ffi",
+        &["blockwright", "check", "device", "disk", "map", "vfs"],
+    ),
     ("capi", &["blockwright", "device", "ffi"]),
     ("python", &["blockwright", "device", "ffi"]),
     (

@@ -122,6 +122,7 @@ def journal(
     uuid: bytes | None,
     epoch: int | None,
     block_size: int | None,
+    progress: Callable[[str, int, int], object] | None,
 ) -> bytes: ...
 def seal(
     path: str, bytes: int, *, salt: bytes | None, uuid: bytes | None, tree: str | None
@@ -142,8 +143,11 @@ def resize(
     minimum: bool,
     free: int,
     dry_run: bool,
+    grow_partition: bool,
     progress: Callable[[str, int, int], object] | None,
 ) -> tuple[int, int]: ...
+def partitions(path: str) -> list[dict[str, Any]]: ...
+def map(place: Place, html: bool) -> str: ...
 def settings(
     place: Place,
     *,

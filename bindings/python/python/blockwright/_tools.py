@@ -88,6 +88,30 @@ class Issue:
 
 
 @dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition of a disk, and what it holds. Text that is not known is ``None``, or empty."""
+
+    #: From 1, as in the path ``disk.img:p2``. Logical partitions of an MBR begin at 5.
+    number: int
+    #: Its first byte on the disk.
+    start: int
+    #: Bytes.
+    size: int
+    #: Of a GPT, as in the path ``disk.img:p=root``.
+    name: str
+    #: Of a GPT.
+    uuid: _uuid.UUID | None
+    #: A GUID, or a byte as ``0x83``.
+    type: str
+    type_name: str | None
+    #: What it holds, as blkid names it: ``ext4`` (also ext2 and ext3), ``f2fs``, ``fat32`` and so on.
+    format: str | None
+    label: str
+    #: Why it cannot be used.
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckReport:
     """The result of a check."""
 
@@ -365,10 +389,12 @@ def make_journal(
     uuid: _uuid.UUID | None = None,
     epoch: int | None = None,
     block_size: int | None = None,
+    progress: Progress | None = None,
 ) -> _uuid.UUID:
     """Makes a journal for an ext4 volume on another device, in an image or on a device, and returns its UUID.
 
-    Without ``size`` it takes the image or device that is there.
+    Without ``size`` it takes the image or device that is there. ``progress(step, done, total)`` is told ``"copying"`` while the log is wiped. An exception of it, or
+    ``KeyboardInterrupt``, stops the call, and removes a new image.
     """
     made = _native.journal(
         os.fspath(image),
@@ -377,6 +403,7 @@ def make_journal(
         uuid=None if uuid is None else uuid.bytes,
         epoch=epoch,
         block_size=block_size,
+        progress=progress,
     )
     return _uuid.UUID(bytes=bytes(made))
 
@@ -446,6 +473,7 @@ def resize(
     minimum: bool = False,
     free: int = 0,
     dry_run: bool = False,
+    grow_partition: bool = False,
     journal: str | os.PathLike[str] | None = None,
     overlay: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -453,6 +481,7 @@ def resize(
     """Changes the size of the volume in an image, which must not be open, and the length of the image file with it.
 
     Without ``size`` the volume takes all of the image; with ``minimum`` it becomes as small as its files allow, with ``free`` bytes free.
+    With ``grow_partition`` the image is a partition (``disk.img:p2``). It becomes larger first, into the free room behind it, and without ``size`` takes all of that room.
     ``progress`` is called with a phase (``inodes``, ``numbers``, ``data``, ``metadata``, ``plan``). If it raises an exception, the change stops between two
     steps, with a whole volume, and the exception comes out; the same call continues.
     """
@@ -461,7 +490,39 @@ def resize(
     if free and not minimum:
         raise ValueError("free is for minimum")
     where = place(image, journal=journal, overlay=overlay)
-    return Resized(*_native.resize(where, size, minimum=minimum, free=free, dry_run=dry_run, progress=progress))
+    done = _native.resize(
+        where, size, minimum=minimum, free=free, dry_run=dry_run, grow_partition=grow_partition, progress=progress
+    )
+    return Resized(*done)
+
+
+def partitions(image: str | os.PathLike[str]) -> list[Partition]:
+    """The partitions of the disk in an image, on a block device or behind an NBD server, by number. A disk without a table of partitions has none.
+
+    ``Volume(f"{image}:p{partition.number}")`` opens one that holds a volume.
+    """
+    found = _native.partitions(os.fspath(image))
+    for one in found:
+        one["uuid"] = None if one["uuid"] is None else _uuid.UUID(one["uuid"])
+    return [Partition(**one) for one in found]
+
+
+def draw_map(
+    image: str | os.PathLike[str],
+    *,
+    html: bool = False,
+    offset: int = 0,
+    size: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    overlay: str | os.PathLike[str] | None = None,
+    devices: Iterable[str | os.PathLike[str]] = (),
+) -> str:
+    """Draws what each block of the volume in an image holds: a picture (SVG), or with ``html`` a page of its own, to zoom in.
+
+    Damage is drawn; it is no exception. ``offset``, ``size``, ``journal``, ``overlay`` and ``devices`` are those of :class:`Volume`.
+    """
+    where = place(image, offset=offset, size=size, journal=journal, overlay=overlay, devices=devices)
+    return _native.map(where, html)
 
 
 def change_settings(

@@ -1,5 +1,6 @@
 //! What a volume-to-be has in common with an earlier build of it: see [`ext4::Base`].
 
+use super::progress::{Meter, Tell};
 use crate::{Error, ErrorKind, Format, Result, Volume};
 use blockwright_device::{DevOffset, DeviceExt, SharedDevice};
 use blockwright_mkfs::ext4::{Base, BaseFile};
@@ -15,13 +16,13 @@ const SUPERBLOCK: (usize, usize) = (1024, 1024);
 /// Reads where the files of `tree` are on an earlier build. Files that only one of both has are left out.
 ///
 /// # Errors
-/// `Unsupported` for another format; what is wrong with the volume.
-pub(super) fn read(device: &SharedDevice, tree: &Tree) -> Result<Base> {
-    read_on(device, tree)
+/// `Unsupported` for another format; what is wrong with the volume; `Interrupted` when `tell` breaks.
+pub(super) fn read(device: &SharedDevice, tree: &Tree, tell: Tell<'_>) -> Result<Base> {
+    read_on(device, tree, &mut Meter::new(tell))
         .map_err(|e| Error::new(e.kind(), format!("the base {}: {e}", device.name())))
 }
 
-fn read_on(device: &SharedDevice, tree: &Tree) -> Result<Base> {
+fn read_on(device: &SharedDevice, tree: &Tree, meter: &mut Meter<'_>) -> Result<Base> {
     let volume = Volume::options()
         .read_only(true)
         .open_device(Arc::clone(device))?;
@@ -56,13 +57,14 @@ fn read_on(device: &SharedDevice, tree: &Tree) -> Result<Base> {
     };
     let mut todo = vec![(NodeId::ROOT, b"/".to_vec())];
     while let Some((id, path)) = todo.pop() {
+        meter.entry()?;
         let node = tree.node(id);
         // A file with several names is where its first name is.
         if base.files.contains_key(&id) {
             continue;
         }
         let Some(inode) = find(&path)? else { continue };
-        let Some(file) = place(&volume, &inode, node, geo.block_size)? else {
+        let Some(file) = place(&volume, &inode, node, geo.block_size, meter)? else {
             continue;
         };
         base.files.insert(id, file);
@@ -84,6 +86,7 @@ fn place(
     inode: &InodeRef,
     node: &Node,
     block_bytes: u32,
+    meter: &mut Meter<'_>,
 ) -> Result<Option<BaseFile>> {
     let attr = volume.vfs().stat(inode);
     // The two enums list the kinds in different orders.
@@ -106,6 +109,7 @@ fn place(
     for range in ranges {
         at = at.max(range.start / unit * unit);
         while at < range.end {
+            meter.entry()?;
             let mapping = volume.vfs().engine().map(inode, at, range.end - at)?;
             let next = mapping.offset.saturating_add(mapping.bytes).min(range.end);
             let (Place::Mapped(start) | Place::Unwritten(start)) = mapping.place else {
@@ -127,6 +131,7 @@ fn place(
 mod tests {
     use super::*;
     use crate::VolumeBuilder;
+    use crate::build::progress::unheard;
     use blockwright_device::MemoryDevice;
     use blockwright_ondisk::ext4::{FileKind as NodeKind, Timestamp};
     use std::fs::File;
@@ -159,7 +164,7 @@ mod tests {
             let id = tree.add(node);
             let root = &mut tree.node_mut(NodeId::ROOT).children;
             root.insert(b"file".to_vec(), id);
-            let base = read(&device, &tree).unwrap();
+            let base = read(&device, &tree, &unheard).unwrap();
             let extents = &base.files[&id].extents;
             let logical = extents.iter().map(|(at, _, blocks)| (*at, *blocks));
             logical.collect::<Vec<_>>()

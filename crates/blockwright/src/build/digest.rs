@@ -56,6 +56,7 @@ pub(crate) fn uuid(
         if known != next {
             continue;
         }
+        meter.entry()?;
         let node = tree.tree.node(id);
         number(&mut hash, node.kind.mode_bits());
         number(&mut hash, node.perm);

@@ -1,12 +1,16 @@
 //! Journals on devices of their own: they are made, and new volumes name them.
 
 use super::output::{building_mode, removed_on_failure};
+use super::progress::{BuildProgress, ProgressFn, unheard};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{HostDevice, SharedDevice};
 use blockwright_disk::container::{self, detect_file};
-use blockwright_mkfs::ext4::{FormatOptions, JournalName, JournalOptions, format_journal};
+use blockwright_mkfs::ext4::{FormatOptions, JournalName, JournalOptions, format_journal_watched};
 use blockwright_reshape::ext4::settings::ExternalJournal;
+use std::fmt;
+use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Has a new volume name its journal.
 pub(super) fn name_in(options: &mut FormatOptions, journal: &ExternalJournal) -> Result<()> {
@@ -97,9 +101,27 @@ pub struct JournalReport {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone)]
 pub struct JournalBuilder {
     options: JournalOptions,
+    progress: Arc<ProgressFn>,
+}
+
+impl Default for JournalBuilder {
+    fn default() -> Self {
+        JournalBuilder {
+            options: JournalOptions::default(),
+            progress: Arc::new(Box::new(unheard)),
+        }
+    }
+}
+
+impl fmt::Debug for JournalBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JournalBuilder")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
 }
 
 impl JournalBuilder {
@@ -144,12 +166,30 @@ impl JournalBuilder {
         self
     }
 
+    /// Tells how far it is, and stops when the function breaks: [`BuildProgress::Planned`] before anything is written, then [`BuildProgress::Copied`] while the
+    /// log is wiped. The call fails with `Interrupted` then: a new image is removed, and from `Copied` on one that was there is no journal any more.
+    #[must_use]
+    pub fn watch(
+        mut self,
+        tell: impl Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.progress = Arc::new(Box::new(tell));
+        self
+    }
+
     /// Makes the journal on a device.
     ///
     /// # Errors
-    /// `Invalid` for sizes that no journal has, `Io`.
+    /// `Invalid` for sizes that no journal has, `Io`; `Interrupted` when the function of [`JournalBuilder::watch`] breaks.
     pub fn create_on(&self, device: &SharedDevice) -> Result<JournalReport> {
-        let made = format_journal(device, &self.options)?;
+        let watch = |done, total| match done {
+            0 => (self.progress)(&BuildProgress::Planned {
+                bytes: total,
+                volume_bytes: total,
+            }),
+            bytes => (self.progress)(&BuildProgress::Copied { bytes, files: 0 }),
+        };
+        let made = format_journal_watched(device, &self.options, &watch)?;
         let (block_bytes, blocks) = (made.journal.block_size, made.journal.len);
         Ok(JournalReport {
             bytes: u64::from(block_bytes) * u64::from(blocks),

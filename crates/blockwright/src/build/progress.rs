@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildProgress {
-    /// This many more files of the sources are known. Also told while the data of large ones is read, with none more.
+    /// This many more files of the sources are known. Also told, with none more, while data of sources is read for a digest, and while rules are applied.
     Reading {
         /// Files since the last call.
         files: u64,
@@ -36,7 +36,8 @@ pub(crate) type ProgressFn = Box<dyn Fn(&BuildProgress) -> ControlFlow<()> + Sen
 /// The same, as parts of the builder see it.
 pub(crate) type Tell<'a> = &'a (dyn Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync);
 
-/// Tells after each MiB of data that is read meanwhile that the sources are being read, so that long files can be stopped, too.
+/// Tells after each MiB of data that is read meanwhile that the sources are being read, so that long files can be stopped, too. Work that reads no data
+/// counts as some of it.
 pub(crate) struct Meter<'a> {
     tell: Tell<'a>,
     unseen: u64,
@@ -60,6 +61,19 @@ impl<'a> Meter<'a> {
         self.unseen = 0;
         told(self.tell, &BuildProgress::Reading { files: 0 })
     }
+
+    /// One more entry was looked at: 512 of them count as a MiB of data.
+    ///
+    /// # Errors
+    /// [`stopped`].
+    pub fn entry(&mut self) -> Result<()> {
+        self.read(2 << 10)
+    }
+}
+
+/// The function that stops nothing and hears nothing.
+pub(crate) fn unheard(_step: &BuildProgress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
 }
 
 /// The error of a build that its progress function has stopped.

@@ -23,6 +23,8 @@
 
 #[cfg(feature = "build")]
 mod builder;
+#[cfg(feature = "resize")]
+mod growth;
 #[cfg(feature = "build")]
 mod part;
 #[cfg(feature = "build")]
@@ -35,6 +37,8 @@ pub use blockwright_disk::{
 };
 #[cfg(feature = "build")]
 pub use builder::{DiskBuilder, DiskReport, PartReport, add, add_watched};
+#[cfg(feature = "resize")]
+pub use growth::{PartitionSize, grow};
 #[cfg(feature = "build")]
 pub use part::Part;
 #[cfg(feature = "build")]

@@ -457,6 +457,12 @@ static void journal_elsewhere(const char *image, const char *log) {
     bw_report report;
     bw_check_summary summary;
     bw_resized resized;
+    make.progress = watch;
+    make.user = &phases;
+    stop_now = 1;
+    EXPECT(BW_INTERRUPTED, bw_make(log, &make, NULL, 0, NULL, &err));
+    CHECK(access(log, F_OK) != 0);
+    stop_now = 0;
     OK(bw_make(log, &make, NULL, 0, &made, &err));
     CHECK(made.bytes == 8 << 20 && made.block_bytes * made.blocks == made.bytes && made.inodes == 0);
     make.inodes = 5;
@@ -557,6 +563,67 @@ static void forked(const char *image, const char *changes) {
     EXPECT(BW_INVALID, bw_volume_open(image, &over, &v, &err));
 }
 
+/* A disk with a FAT volume and an ext4 volume: its partitions, and the second one as a volume that grows. */
+static void partitions(const char *disk, const char *picture) {
+    bw_change_options change = {.struct_size = sizeof change, .progress = watch, .user = &phases};
+    bw_map_options map = {.struct_size = sizeof map};
+    bw_partitions parts;
+    bw_partition part;
+    bw_table table;
+    bw_resized resized;
+    bw_volume v;
+    char path[4200], drawn[16];
+    int fd;
+    snprintf(path, sizeof path, "%s:p2", disk);
+    OK(bw_partitions_read(disk, &parts, &err));
+    OK(bw_partitions_table(parts, &table, &err));
+    CHECK(table.scheme == BW_TABLE_GPT && table.count == 2 && table.disk_bytes == 256 << 20 && strlen(table.id) == 36);
+    OK(bw_partitions_get(parts, 0, &part, &err));
+    CHECK(part.number == 1 && strcmp(part.format, "fat32") == 0 && strcmp(part.name, "esp") == 0 && part.start == 1 << 20);
+    OK(bw_partitions_get(parts, 1, &part, &err));
+    CHECK(part.number == 2 && strcmp(part.format, "ext4") == 0 && strcmp(part.label, "data") == 0 && part.bytes == 32 << 20);
+    CHECK(strlen(part.uuid) == 36 && strlen(part.kind) == 36 && part.kind_name[0] && !part.problem[0]);
+    EXPECT(BW_MISUSE, bw_partitions_get(parts, 2, &part, &err));
+    OK(bw_partitions_close(parts, &err));
+    EXPECT(BW_BAD_HANDLE, bw_partitions_close(parts, &err));
+    EXPECT(BW_BAD_HANDLE, bw_partitions_table(parts, &table, &err));
+    EXPECT(BW_INVALID, bw_partitions_read(path, &parts, &err));
+    EXPECT(BW_NULL, bw_partitions_read(disk, NULL, &err));
+    OK(bw_volume_open(path, NULL, &v, &err));
+    OK(bw_mkdir(v, "/made", 0755, &err));
+    EXPECT(BW_BUSY, bw_resize(path, 0, BW_RESIZE_FILL | BW_RESIZE_GROW_PARTITION, NULL, NULL, &err));
+    OK(bw_volume_close(v, &err));
+    /* Without the partition, the volume has all of its room already. */
+    EXPECT(BW_INVALID, bw_resize(path, 64 << 20, 0, NULL, NULL, &err));
+    EXPECT(BW_INVALID, bw_resize(disk, 0, BW_RESIZE_FILL | BW_RESIZE_GROW_PARTITION, NULL, NULL, &err));
+    EXPECT(BW_INVALID, bw_resize(path, 0, BW_RESIZE_MINIMUM | BW_RESIZE_GROW_PARTITION, NULL, NULL, &err));
+    EXPECT(BW_NO_SPACE, bw_resize(path, 1 << 30, BW_RESIZE_GROW_PARTITION, NULL, NULL, &err));
+    stop_now = 1;
+    EXPECT(BW_INTERRUPTED, bw_resize(path, 64 << 20, BW_RESIZE_GROW_PARTITION, &change, NULL, &err));
+    stop_now = 0;
+    OK(bw_resize(path, 64 << 20, BW_RESIZE_GROW_PARTITION, &change, &resized, &err));
+    CHECK(resized.bytes_before == 32 << 20 && resized.bytes == 64 << 20);
+    OK(bw_resize(path, 0, BW_RESIZE_FILL | BW_RESIZE_GROW_PARTITION, NULL, &resized, &err));
+    CHECK(resized.bytes_before == 64 << 20 && resized.bytes > 128 << 20);
+    OK(bw_volume_open(path, NULL, &v, &err));
+    OK(bw_rmdir(v, "/made", &err));
+    OK(bw_volume_close(v, &err));
+    /* Its map. */
+    fd = open(picture, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    CHECK(fd >= 0);
+    OK(bw_map(path, NULL, fd, &err));
+    CHECK(pread(fd, drawn, 4, 0) == 4 && memcmp(drawn, "<svg", 4) == 0);
+    map.form = BW_MAP_HTML;
+    CHECK(ftruncate(fd, 0) == 0 && lseek(fd, 0, SEEK_SET) == 0);
+    OK(bw_map(path, &map, fd, &err));
+    CHECK(pread(fd, drawn, 9, 0) == 9 && memcmp(drawn, "<!DOCTYPE", 9) == 0);
+    map.form = 9;
+    EXPECT(BW_MISUSE, bw_map(path, &map, fd, &err));
+    EXPECT(BW_MISUSE, bw_map(path, NULL, -1, &err));
+    CHECK(close(fd) == 0);
+    CHECK(bw_map(disk, NULL, 1, &err) != BW_OK);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 4 && bw_abi() == BW_ABI && strchr(bw_version(), '.'));
     CHECK(strcmp(bw_status_name(BW_NOT_FOUND), "BW_NOT_FOUND") == 0 && strcmp(bw_status_name(-1), "BW_?") == 0);
@@ -569,6 +636,7 @@ int main(int argc, char **argv) {
     sources_and_rules(argv[1], argv[2]);
     journal_elsewhere(in_dir(argv[1], "c-journal.img"), in_dir(argv[1], "c-log.img"));
     settings(in_dir(argv[1], "c-settings.img"));
+    partitions(in_dir(argv[1], "c-disk.img"), in_dir(argv[1], "c-map.svg"));
     forked(in_dir(argv[1], "c-base.img"), in_dir(argv[1], "c-changes"));
     return done("api");
 }

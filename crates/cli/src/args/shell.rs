@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum, ValueHint};
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// The operands of `cp` that are paths of the host.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,9 @@ pub struct ShellArgs {
     /// Go on after a command of a script that failed
     #[arg(short = 'k', long)]
     pub keep_going: bool,
+    /// Keep the lines of the prompt in this file, for later sessions
+    #[arg(long, value_name = "FILE", conflicts_with = "commands", value_hint = ValueHint::FilePath)]
+    pub history: Option<PathBuf>,
     /// Image file or block device
     #[arg(value_hint = ValueHint::AnyPath)]
     pub image: OsString,

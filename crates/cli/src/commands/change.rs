@@ -40,11 +40,6 @@ impl Change {
         })
     }
 
-    /// Whether a signal came.
-    pub fn is_stopped(&self) -> bool {
-        self.interrupts.came()
-    }
-
     /// What the change calls.
     pub fn watch(&self) -> Watch {
         let (bar, interrupts) = (self.bar.clone(), Arc::clone(&self.interrupts));

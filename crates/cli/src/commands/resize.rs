@@ -6,15 +6,13 @@ use crate::args::ResizeArgs;
 use crate::failure::{Failure, Result};
 use crate::image_file::{Wanted, finish, is_file, lengthen, prepare, wanted};
 use crate::output::{Out, human};
+use blockwright::disk::{self, Disk, PartitionSize};
 use blockwright::reshape::{self, Mode, Parts, ResizeOptions, Resized};
 use blockwright::{Error, ErrorKind};
-use blockwright_device::{DevOffset, DeviceError, OffsetDevice, OpenMode, SharedDevice};
-use blockwright_disk::table::ALIGNMENT;
-use blockwright_disk::{Disk, Partition};
+use blockwright_device::OpenMode;
 use blockwright_fuse::Control;
 use serde::Serialize;
 use std::io::Write;
-use std::sync::Arc;
 
 #[derive(Serialize)]
 struct ResizeJson {
@@ -151,120 +149,42 @@ fn mounted(args: &ResizeArgs) -> Result<()> {
     out.finish()
 }
 
-/// The range of the partition after the change, and the change of the table that makes it that large.
-struct Growth {
-    /// Bytes of the volume before.
-    volume: u64,
-    disk: Disk,
-    table: blockwright_disk::Table,
-    partition: Partition,
-    end: u64,
-}
-
-impl Growth {
-    fn plan(args: &ResizeArgs, mode: OpenMode) -> Result<Self> {
-        let Some(selector) = crate::wall::part_of(&args.image) else {
-            return Err(Failure::usage(
-                "--grow-partition needs a partition, as in disk.img:p2",
-            ));
-        };
-        let volume = reshape::volume_bytes(&crate::wall::device(&args.image, mode)?)?;
-        let whole = crate::wall::device(&crate::wall::file_of(&args.image), mode)?;
-        let disk = Disk::of(whole);
-        let bad = |e: blockwright_disk::Error| Failure::from(DeviceError::from(e));
-        let partition = disk.find(&selector).map_err(bad)?;
-        let table = disk
-            .table()
-            .map_err(bad)?
-            .ok_or_else(|| Failure::new("there is no table of partitions"))?;
-        let now = partition.start + partition.bytes;
-        let room = table.room_until(&partition).map_err(bad)?;
-        let wanted = match wanted(args)? {
-            Wanted::Bytes(bytes) => bytes,
-            Wanted::More(bytes) => volume.saturating_add(bytes),
-            Wanted::Fill | Wanted::Minimum => room.saturating_sub(partition.start),
-        };
-        let most = room.saturating_sub(partition.start);
-        if wanted > most.max(partition.bytes) {
-            let next = table.partitions.iter().find(|p| p.start == room);
-            let behind = match next {
-                Some(next) => format!("partition {} begins behind them", next.number),
-                None => format!("the disk has {}", disk.device().geometry().bytes),
-            };
-            return Err(Failure::new(format_args!(
-                "the partition can have {most} bytes, fewer than the {wanted} asked for: {behind}"
-            )));
-        }
-        // Ends are aligned where there is room for that.
-        let end = partition.start.saturating_add(wanted);
-        let end = match wanted == most {
-            true => end / ALIGNMENT * ALIGNMENT,
-            false => end.next_multiple_of(ALIGNMENT).min(room),
-        };
-        Ok(Growth {
-            volume,
-            disk,
-            table,
-            partition,
-            end: end.max(now),
-        })
-    }
-
-    /// The partition as it will be.
-    fn device(&self) -> Result<SharedDevice> {
-        let (start, bytes) = (self.partition.start, self.end - self.partition.start);
-        let whole = Arc::clone(self.disk.device());
-        Ok(Arc::new(OffsetDevice::new(
-            whole,
-            DevOffset(start),
-            Some(bytes),
-        )?))
-    }
-
-    /// Changes the table. Until the volume follows, its partition is larger than it needs, which harms nothing.
-    fn write(&self) -> Result<()> {
-        if self.end == self.partition.start + self.partition.bytes {
-            return Ok(());
-        }
-        let grown = self
-            .table
-            .grow(self.disk.device(), &self.partition, self.end);
-        grown.map_err(|e| Failure::from(DeviceError::from(e)))
-    }
-}
-
-/// Makes the partition larger, and then the volume. `had` becomes the bytes that the volume has before. Reasons for which the volume refuses the change
-/// are found before this.
+/// Makes the partition larger, and then the volume. `had` becomes the bytes that the volume has before.
 fn run_in_larger(
     args: &ResizeArgs,
     mode: OpenMode,
     change: &Change,
     had: &mut Option<u64>,
 ) -> Result<blockwright::Result<Resized>> {
-    let growth = Growth::plan(args, mode)?;
-    *had = Some(growth.volume);
-    let device = growth.device()?;
-    let bytes = match wanted(args)? {
-        Wanted::Bytes(bytes) => bytes,
-        Wanted::More(bytes) => growth.volume.saturating_add(bytes),
-        Wanted::Fill | Wanted::Minimum => device.geometry().bytes,
+    let Some(selector) = crate::wall::part_of(&args.image) else {
+        return Err(Failure::usage(
+            "--grow-partition needs a partition, as in disk.img:p2",
+        ));
     };
-    let options = ResizeOptions::to_bytes(bytes)
-        .journal(named_journal(mode)?)
-        .watch(change.watch());
-    let rehearsed = options.clone().mode(match args.dry_run {
+    let disk = Disk::of(crate::wall::device(
+        &crate::wall::file_of(&args.image),
+        mode,
+    )?);
+    let part = disk.part(&selector).ok();
+    *had = part.and_then(|part| reshape::volume_bytes(&part).ok());
+    let to = match wanted(args)? {
+        Wanted::Bytes(bytes) => PartitionSize::Bytes(bytes),
+        Wanted::More(bytes) => PartitionSize::More(bytes),
+        Wanted::Fill | Wanted::Minimum => PartitionSize::Fill,
+    };
+    let how = match args.dry_run {
         true => Mode::DryRun,
-        false => Mode::Rehearsal,
-    });
-    let planned = reshape::resize(&device, &rehearsed);
-    if args.dry_run || planned.is_err() {
-        return Ok(planned);
-    }
-    if change.is_stopped() {
-        return Ok(Err(Error::new(ErrorKind::Interrupted, "resize")));
-    }
-    growth.write()?;
-    Ok(reshape::resize(&device, &options.without_rehearsal()))
+        false => Mode::Change,
+    };
+    let journal = named_journal(mode)?;
+    Ok(disk::grow(
+        &disk,
+        &selector,
+        to,
+        how,
+        journal,
+        &change.watch(),
+    ))
 }
 
 /// Changes the size, if that can be begun. `had` becomes the bytes that the volume has before.

@@ -6,9 +6,11 @@
 
 use super::options::FormatOptions;
 use crate::options::Before;
+use crate::output::zero;
 use crate::{MkfsError, Result};
 use blockwright_device::{DevOffset, Flags, SharedDevice};
 use blockwright_ondisk::ext4::journal_device::JournalDevice;
+use std::ops::ControlFlow;
 
 /// Fewest blocks of a journal that the kernel accepts.
 const BLOCKS_MIN: u64 = 1024;
@@ -51,6 +53,19 @@ impl Default for JournalOptions {
 /// # Errors
 /// Sizes that no journal has; a device that is too small, or fails.
 pub fn format_journal(device: &SharedDevice, options: &JournalOptions) -> Result<JournalDevice> {
+    format_journal_watched(device, options, &|_, _| ControlFlow::Continue(()))
+}
+
+/// As [`format_journal`]. While the log is wiped, `watch` is told how many of how many bytes are, and stops the call when it breaks: first before anything is
+/// written, at last before the superblocks are.
+///
+/// # Errors
+/// As [`format_journal`]; [`MkfsError::Stopped`] when `watch` breaks. The device holds no journal then, and what it held before only if `watch` broke at the first call.
+pub fn format_journal_watched(
+    device: &SharedDevice,
+    options: &JournalOptions,
+    watch: &dyn Fn(u64, u64) -> ControlFlow<()>,
+) -> Result<JournalDevice> {
     let there = device.geometry().bytes;
     let bytes = options.bytes.unwrap_or(there);
     let by_size = if bytes < BLOCKS_MIN << 12 { 1024 } else { 4096 };
@@ -93,11 +108,21 @@ pub fn format_journal(device: &SharedDevice, options: &JournalOptions) -> Result
     let mut head = made.to_head();
     head.resize((head.len() as u64).next_multiple_of(unit) as usize, 0);
     if options.before == Before::Unknown {
-        device.write_zeroes(DevOffset(0), head.len() as u64)?;
-        device.flush()?;
         let log = head.len() as u64;
         let end = blocks * u64::from(block_bytes) / unit * unit;
-        device.write_zeroes(DevOffset(log), end.saturating_sub(log))?;
+        let bytes = end.saturating_sub(log);
+        let goes_on = |done| match watch(done, bytes) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(MkfsError::Stopped),
+        };
+        goes_on(0)?;
+        device.write_zeroes(DevOffset(0), log)?;
+        device.flush()?;
+        zero(device, log, bytes, &|done| match done {
+            0 => Ok(()),
+            done => goes_on(done),
+        })?;
+        goes_on(bytes)?;
         device.flush()?;
     }
     device.write_at(DevOffset(0), &head, Flags::empty())?;

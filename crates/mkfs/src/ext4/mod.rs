@@ -32,7 +32,7 @@ pub use crate::options::Before;
 pub use crate::options::SizeGoal;
 pub use crate::output::{DataSource, Progress, ProgressFn};
 pub use base::{Base, BaseFile};
-pub use journal_device::{JournalOptions, format_journal};
+pub use journal_device::{JournalOptions, format_journal, format_journal_watched};
 pub use options::{FormatOptions, FsType, JournalName};
 pub use plan::{plan, plan_over};
 pub use planned::{FormatReport, Plan};

@@ -8,7 +8,8 @@ use super::special;
 use super::xattrs::{self, Stored};
 use crate::options::Before;
 use crate::output::{
-    BlockWriter, Chunk, Chunks, DataSource, Progress, ProgressFn, check_device, copy_data, tell,
+    BlockWriter, Chunk, Chunks, DataSource, Progress, ProgressFn, ask, check_device, copy_data,
+    tell, zero,
 };
 use crate::tree::{NodeId, Tree};
 use crate::{MkfsError, Result};
@@ -35,7 +36,7 @@ pub fn write(
     let bytes = geo.blocks_count << geo.block_bits;
     check_device(device, bytes, geo.block_size)?;
     if plan.before == Before::Unknown {
-        prepare(device, plan)?;
+        prepare(device, plan, progress)?;
     }
     let chunks = chunks(plan);
     copy_data(device, geo.block_bits, &chunks, tree, source, progress)?;
@@ -49,7 +50,7 @@ pub fn write(
 
 /// Wipes old contents that programs could mistake for valid: signatures at both ends, an old
 /// journal's log, and inode tables that no checksum marks as unused.
-fn prepare(device: &SharedDevice, plan: &Plan) -> Result<()> {
+fn prepare(device: &SharedDevice, plan: &Plan, progress: ProgressFn<'_>) -> Result<()> {
     const WIPE: u64 = 128 << 10;
     let geo = &plan.shape.geo;
     let bytes = geo.blocks_count << geo.block_bits;
@@ -60,22 +61,20 @@ fn prepare(device: &SharedDevice, plan: &Plan) -> Result<()> {
     let logical = u64::from(device.geometry().logical_block_bytes);
     device.write_zeroes(DevOffset(from), (end - from) / logical * logical)?;
     device.flush()?;
+    let goes_on: &dyn Fn(u64) -> Result<()> = &|_| ask(progress);
     for i in &plan.inodes {
         if matches!(i.content, Content::Journal) {
             for run in &i.runs {
-                device.write_zeroes(
-                    DevOffset(run.physical.0 << geo.block_bits),
-                    run.len << geo.block_bits,
-                )?;
+                let start = run.physical.0 << geo.block_bits;
+                zero(device, start, run.len << geo.block_bits, goes_on)?;
             }
         }
     }
     if geo.checksums == ChecksumKind::None {
         for place in &plan.places {
-            device.write_zeroes(
-                DevOffset(place.inode_table.0 << geo.block_bits),
-                u64::from(geo.inode_table_blocks) << geo.block_bits,
-            )?;
+            let start = place.inode_table.0 << geo.block_bits;
+            let bytes = u64::from(geo.inode_table_blocks) << geo.block_bits;
+            zero(device, start, bytes, goes_on)?;
         }
     }
     Ok(())

@@ -7,7 +7,8 @@ use super::plan::Plan;
 use super::{dirs, tables};
 use crate::options::Before;
 use crate::output::{
-    BlockWriter, DataSource, Progress, ProgressFn, check_device, copy_data, in_parallel, tell,
+    BlockWriter, DataSource, Progress, ProgressFn, ask, check_device, copy_data, in_parallel, tell,
+    zero,
 };
 use crate::tree::Tree;
 use crate::{MkfsError, Result};
@@ -37,7 +38,7 @@ pub fn write(
     let bytes = plan.shape.geo.blocks_count << BLOCK_BITS;
     check_device(device, bytes, BLOCK_SIZE as u32)?;
     if plan.before == Before::Unknown {
-        prepare(device, plan)?;
+        prepare(device, plan, progress)?;
     }
     let chunks = plan.chunks();
     copy_data(device, BLOCK_BITS, &chunks, tree, source, progress)?;
@@ -59,7 +60,7 @@ pub fn write(
 
 /// Wipes what would be mistaken for something: signatures at both ends, the checkpoints, and the
 /// tables, of which only blocks in use are written.
-fn prepare(device: &SharedDevice, plan: &Plan) -> Result<()> {
+fn prepare(device: &SharedDevice, plan: &Plan, progress: ProgressFn<'_>) -> Result<()> {
     const WIPE: u64 = 128 << 10;
     let geo = &plan.shape.geo;
     let end = device.geometry().bytes;
@@ -71,8 +72,7 @@ fn prepare(device: &SharedDevice, plan: &Plan) -> Result<()> {
     // Checkpoint, SIT and NAT lie behind one another.
     let start = u64::from(geo.cp.0) << BLOCK_BITS;
     let bytes = (u64::from(geo.ssa.0) << BLOCK_BITS) - start;
-    device.write_zeroes(DevOffset(start), bytes)?;
-    Ok(())
+    zero(device, start, bytes, &|_| ask(progress))
 }
 
 /// Writes all nodes, in large pieces; small files are read meanwhile.

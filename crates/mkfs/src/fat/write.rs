@@ -4,7 +4,7 @@ use super::{Dir, ENTRY_BYTES, FIRST_CLUSTER, Placed, Plan, SECTOR, TABLES};
 use crate::Result;
 use crate::options::Before;
 use crate::output::{
-    BlockWriter, Chunks, DataSource, Progress, ProgressFn, check_device, copy_data, tell,
+    BlockWriter, Chunks, DataSource, Progress, ProgressFn, ask, check_device, copy_data, tell, zero,
 };
 use crate::tree::{Node, NodeId, Tree, block_ranges};
 use blockwright_device::{DevOffset, Flags, SharedDevice};
@@ -41,7 +41,7 @@ pub fn write(
     let zeroed = plan.options.before == Before::Zeroes;
     if !zeroed {
         // The tables are written as far as clusters are used.
-        device.write_zeroes(DevOffset(0), shape.data_start * SECTOR)?;
+        zero(device, 0, shape.data_start * SECTOR, &|_| ask(progress))?;
         device.flush()?;
     }
     let bits = SECTOR_BITS + shape.cluster_sectors.trailing_zeros();

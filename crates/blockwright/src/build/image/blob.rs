@@ -3,6 +3,7 @@
 use super::{at, invalid};
 use crate::build::archive::{Input, Section};
 use crate::build::data::{DataRef, Segment};
+use crate::build::progress::{Meter, Tell};
 use crate::build::tar::{End, EntryKind, TarReader};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::os_name;
@@ -181,14 +182,21 @@ impl Digest {
     }
 
     /// Reads a blob and compares.
-    pub fn verify(&self, blob: &Blob) -> Result<()> {
+    ///
+    /// # Errors
+    /// `Corrupt` when the sum is another; as reading; `Interrupted` when `tell` breaks.
+    pub fn verify(&self, blob: &Blob, tell: Tell<'_>) -> Result<()> {
+        let mut meter = Meter::new(tell);
         let sum = self.hasher();
         let mut reader = blob.reader();
         let mut buffer = vec![0; 256 << 10];
         loop {
             match reader.read(&mut buffer) {
                 Ok(0) => return self.compare(&sum),
-                Ok(n) => sum.update(&buffer[..n]),
+                Ok(n) => {
+                    sum.update(&buffer[..n]);
+                    meter.read(n as u64)?;
+                }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(Error::from(e)),
             }
@@ -336,10 +344,15 @@ enum Member {
 
 impl Members {
     /// Reads the whole archive. An archive without an end mark is taken: what is needed of it has a digest.
-    pub fn read(input: Input<'_>) -> Result<Self> {
+    ///
+    /// # Errors
+    /// `Invalid` and `Corrupt` for what is no archive of an image; as reading; `Interrupted` when `tell` breaks.
+    pub fn read(input: Input<'_>, tell: Tell<'_>) -> Result<Self> {
+        let mut meter = Meter::new(tell);
         let mut found = HashMap::new();
         let mut reader = TarReader::new(input, End::Digest);
         while let Some(mut entry) = reader.next()? {
+            meter.entry()?;
             let Some(name) = normal(b"", &entry.path) else {
                 continue;
             };

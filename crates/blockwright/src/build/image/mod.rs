@@ -146,15 +146,19 @@ pub(crate) fn apply(
 ) -> Result<()> {
     let find = || match place {
         Place::OciLayout(dir) => oci::image(&Directory::open(dir)?, choice),
-        Place::OciArchive(file) => oci::image(&Members::read(Input::open(file, rules)?)?, choice),
+        Place::OciArchive(file) => oci::image(&members(Input::open(file, rules)?, rules)?, choice),
         Place::DockerArchive(file) => {
-            docker::image(&Members::read(Input::open(file, rules)?)?, choice)
+            docker::image(&members(Input::open(file, rules)?, rules)?, choice)
         }
     };
     let (Place::OciLayout(path) | Place::OciArchive(path) | Place::DockerArchive(path)) = place;
     find()
         .and_then(|image| lay(tree, &image, choice, rules))
         .map_err(|e| within(e, &path.display().to_string()))
+}
+
+fn members<'a>(input: Input<'a>, rules: &Rules<'a>) -> Result<Members> {
+    Members::read(input, rules.progress)
 }
 
 /// Lays the image that a stream of `docker save` has over the tree.
@@ -164,7 +168,7 @@ pub(crate) fn apply_docker_stream(
     choice: &Choice<'_>,
     rules: &Rules<'_>,
 ) -> Result<()> {
-    let image = docker::image(&Members::read(Input::stream(reader, rules)?)?, choice)?;
+    let image = docker::image(&members(Input::stream(reader, rules)?, rules)?, choice)?;
     lay(tree, &image, choice, rules)
 }
 
@@ -191,13 +195,13 @@ pub(crate) fn within(error: Error, place: &str) -> Error {
 
 fn lay_one(tree: &mut LayerTree, layer: &Layer, rules: &Rules<'_>) -> Result<()> {
     if let Some(stored) = &layer.stored {
-        stored.verify(&layer.blob)?;
+        stored.verify(&layer.blob, rules.progress)?;
     }
     let plain = !Input::is_compressed(layer.blob.reader())?;
     if plain {
         // Read in place, so not all of its bytes pass by.
         if layer.stored.as_ref() != Some(&layer.unpacked) {
-            layer.unpacked.verify(&layer.blob)?;
+            layer.unpacked.verify(&layer.blob, rules.progress)?;
         }
         let input = Input::section(layer.blob.reader());
         return layer::apply(tree, input, End::Digest, rules);

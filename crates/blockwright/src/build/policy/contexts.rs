@@ -9,6 +9,7 @@
 //! Features that only PCRE has (look-ahead, look-behind, back references) are refused. An expression is compiled when a
 //! path begins with its literal part for the first time.
 
+use crate::build::progress::{Meter, unheard};
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::FileKind;
 use regex::bytes::{Regex, RegexBuilder};
@@ -24,6 +25,8 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 const SPECS_MAX: usize = 1 << 15;
 /// The most that one expression takes compiled, in bytes; usual ones take a few thousand.
 const EXPRESSION_BYTES_MAX: usize = 256 << 10;
+/// Compiling an expression takes about as long as reading so many bytes.
+const COMPILED_AS_BYTES: u64 = 64 << 10;
 /// The longest label.
 const LABEL_BYTES_MAX: usize = 4096;
 /// The first bytes of a compiled `file_contexts.bin`.
@@ -350,6 +353,16 @@ impl FileContexts {
     /// # Errors
     /// `Invalid` for an expression that cannot be used, naming its line.
     pub fn label(&self, path: &[u8], kind: FileKind) -> Result<Option<&[u8]>> {
+        self.find(path, kind, &mut Meter::new(&unheard))
+    }
+
+    /// As [`FileContexts::label`]; `meter` can stop it between expressions.
+    pub(crate) fn find(
+        &self,
+        path: &[u8],
+        kind: FileKind,
+        meter: &mut Meter<'_>,
+    ) -> Result<Option<&[u8]>> {
         let mut path = std::borrow::Cow::Borrowed(path);
         for list in &self.substitutions {
             let found = list.iter().rev().find_map(|(from, to)| {
@@ -387,8 +400,15 @@ impl FileContexts {
             };
             *from = rest;
             let spec = &self.specs[*index];
-            if suits(spec) && path.starts_with(&spec.prefix) && spec.matches(&path)? {
-                return Ok(spec.label.as_deref());
+            if suits(spec) && path.starts_with(&spec.prefix) {
+                let compiled = spec.compiled.get().is_some();
+                meter.read(match compiled {
+                    true => path.len() as u64,
+                    false => COMPILED_AS_BYTES,
+                })?;
+                if spec.matches(&path)? {
+                    return Ok(spec.label.as_deref());
+                }
             }
         }
     }

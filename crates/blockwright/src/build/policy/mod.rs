@@ -12,6 +12,7 @@ mod fs_config;
 mod owners;
 mod patterns;
 
+use super::progress::{Meter, Tell};
 use super::tree::LayerTree;
 use crate::Result;
 use blockwright_mkfs::tree::{Node, NodeId};
@@ -140,14 +141,21 @@ impl EntryPolicy {
     /// read are replaced by it.
     ///
     /// # Errors
-    /// `Invalid` for a line of `file_contexts` that cannot be used.
-    pub(crate) fn apply(&self, tree: &mut LayerTree, epoch: Option<Timestamp>) -> Result<()> {
+    /// `Invalid` for a line of `file_contexts` that cannot be used; `Interrupted` when `tell` breaks.
+    pub(crate) fn apply(
+        &self,
+        tree: &mut LayerTree,
+        epoch: Option<Timestamp>,
+        tell: Tell<'_>,
+    ) -> Result<()> {
+        let mut meter = Meter::new(tell);
         let mut decided = vec![false; tree.tree.nodes.len()];
         let mut todo = vec![(Vec::new(), NodeId::ROOT)];
         while let Some((path, id)) = todo.pop() {
+            meter.entry()?;
             let node = tree.tree.node_mut(id);
             if !std::mem::replace(&mut decided[id.0 as usize], true) {
-                self.decide(&path, node, epoch)?;
+                self.decide(&path, node, epoch, &mut meter)?;
             }
             if node.kind != FileKind::Directory {
                 continue;
@@ -172,7 +180,13 @@ impl EntryPolicy {
         Ok(())
     }
 
-    fn decide(&self, path: &[u8], node: &mut Node, epoch: Option<Timestamp>) -> Result<()> {
+    fn decide(
+        &self,
+        path: &[u8],
+        node: &mut Node,
+        epoch: Option<Timestamp>,
+        meter: &mut Meter<'_>,
+    ) -> Result<()> {
         let mtime = match self.mtime {
             Some(Mtime::Set(secs)) => Timestamp { secs, nanos: 0 },
             Some(Mtime::Clamp(secs)) => node.mtime.min(Timestamp { secs, nanos: 0 }),
@@ -202,7 +216,7 @@ impl EntryPolicy {
         }
         if let Some(contexts) = &self.contexts {
             let absolute = [b"/", mounted].concat();
-            if let Some(label) = contexts.label(&absolute, node.kind)? {
+            if let Some(label) = contexts.find(&absolute, node.kind, meter)? {
                 let value = [label, &[0][..]].concat();
                 node.xattrs.insert(contexts::ATTRIBUTE.to_vec(), value);
             }
@@ -214,6 +228,7 @@ impl EntryPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::progress::unheard;
 
     fn at(secs: i64) -> Timestamp {
         Timestamp { secs, nanos: 0 }
@@ -236,7 +251,7 @@ mod tests {
     fn times_are_set_or_bounded_and_the_epoch_bounds_both() {
         let times = |policy: EntryPolicy, epoch| {
             let mut tree = tree(&[("f", FileKind::Regular)]);
-            policy.apply(&mut tree, epoch).expect("applies");
+            policy.apply(&mut tree, epoch, &unheard).expect("applies");
             let id = tree.find(b"f").expect("there");
             let node = tree.tree.node(id);
             [node.mtime.secs, node.atime.secs, node.ctime.secs]
@@ -263,7 +278,7 @@ mod tests {
                 .fs_config(FsConfig::parse(b"system 1 1 700\nsystem/a 2 2 600\n").expect("lines"))
                 .mount_point(mount_point);
             let mut tree = tree(&[("a", FileKind::Regular)]);
-            policy.apply(&mut tree, None).expect("applies");
+            policy.apply(&mut tree, None, &unheard).expect("applies");
             let id = tree.find(b"a").expect("there");
             [NodeId::ROOT, id].map(|id| {
                 let node = tree.tree.node(id);
@@ -302,7 +317,7 @@ mod tests {
             .expect("a path")
             .expect("a name");
         tree.link(dir, name, hard).expect("linked");
-        policy.apply(&mut tree, None).expect("applies");
+        policy.apply(&mut tree, None, &unheard).expect("applies");
         for (path, there) in [
             ("d/a.o", false),
             ("d/e/a.o", true),

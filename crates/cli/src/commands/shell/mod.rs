@@ -9,6 +9,7 @@
 mod children;
 mod completion;
 mod edit;
+mod history;
 mod lines;
 mod listing;
 mod terminal;
@@ -154,7 +155,12 @@ impl Shell {
         let name = Path::new(&args.image).file_name().unwrap_or(&args.image);
         let name = name.to_string_lossy().into_owned();
         let end = if self.write { '#' } else { '>' };
-        let mut prompt = Prompt::new(self.listing.clone(), self.directory.clone(), self.write)?;
+        let mut prompt = Prompt::new(
+            self.listing.clone(),
+            self.directory.clone(),
+            self.write,
+            args.history.as_deref(),
+        )?;
         loop {
             let place = format!("{name}:{}{end} ", self.directory.borrow());
             let result = match prompt.line(&crate::text::printable(&place))? {

@@ -7,10 +7,11 @@
 
 use super::children::{ends_prompt, status_of};
 use super::completion::{self, Name, Names};
+use super::history::{History, LINE_BYTES_MAX, LINES_MAX};
 use super::lines;
 use super::listing::Listing;
 use super::words::absolute;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, print};
 use blockwright_fuse::{Event, SignalWatch};
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use rustyline::completion::{Completer, Pair};
@@ -27,8 +28,6 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Lines that are remembered.
-const HISTORY_MAX: usize = 1000;
 /// Ends the mode in which the terminal marks what is pasted.
 const PASTE_MARKS_OFF: &[u8] = b"\x1b[?2004l";
 
@@ -50,27 +49,42 @@ pub enum Typed {
 pub struct Prompt {
     /// `None` on a terminal that cannot move its cursor, which then edits the line itself.
     editor: Option<Editor<Words, MemHistory>>,
+    /// Where lines are for later sessions, too.
+    history: Option<History>,
     /// Lines that were pasted together with the last one.
     pasted: VecDeque<String>,
 }
 
 impl Prompt {
-    /// A prompt for commands on an image, in the shell's current directory.
+    /// A prompt for commands on an image, in the shell's current directory. `file`: where lines of earlier sessions are.
     ///
     /// # Errors
-    /// Those of the terminal.
-    pub fn new(listing: Rc<Listing>, directory: Rc<RefCell<String>>, write: bool) -> Result<Self> {
+    /// Those of the terminal, and of the file.
+    pub fn new(
+        listing: Rc<Listing>,
+        directory: Rc<RefCell<String>>,
+        write: bool,
+        file: Option<&Path>,
+    ) -> Result<Self> {
+        let mut history = None;
         let editor = match can_edit() {
             false => None,
             true => {
                 let config = Config::builder()
                     .completion_type(CompletionType::List)
-                    .auto_add_history(true)
-                    .max_history_size(HISTORY_MAX)
+                    .history_ignore_space(true)
+                    .max_history_size(LINES_MAX)
                     .map_err(broken)?
                     .build();
-                let history = MemHistory::with_config(&config);
-                let mut editor = Editor::with_history(config, history).map_err(broken)?;
+                let lines = MemHistory::with_config(&config);
+                let mut editor = Editor::with_history(config, lines).map_err(broken)?;
+                if let Some(path) = file {
+                    let (opened, lines) = History::open(path)?;
+                    for line in lines {
+                        editor.add_history_entry(line).map_err(broken)?;
+                    }
+                    history = Some(opened);
+                }
                 editor.set_helper(Some(Words {
                     listing,
                     directory,
@@ -81,6 +95,7 @@ impl Prompt {
         };
         Ok(Prompt {
             editor,
+            history,
             pasted: VecDeque::new(),
         })
     }
@@ -102,6 +117,15 @@ impl Prompt {
         }
         match read {
             Ok(text) => {
+                let is_short = text.len() <= LINE_BYTES_MAX;
+                let is_new = is_short && editor.add_history_entry(&*text).map_err(broken)?;
+                if let Some(history) = self.history.take_if(|_| is_new) {
+                    match history.add(&text) {
+                        Ok(()) => self.history = Some(history),
+                        // Told once; the session goes on without the file.
+                        Err(e) => print(&e),
+                    }
+                }
                 self.pasted = text.split('\n').map(str::to_owned).collect();
                 Ok(Typed::Line(self.pasted.pop_front().unwrap_or_default()))
             }

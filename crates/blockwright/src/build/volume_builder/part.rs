@@ -1,11 +1,13 @@
 //! Volumes that become partitions of a disk. They are planned first, so that the disk can be laid out, and written
 //! later.
 
-use super::copying::copied;
-use super::progress::ProgressFn;
-use super::target::TargetPlan;
-use super::tree::LayerTree;
-use super::{BuildReport, Size, VolumeBuilder, digest};
+use super::plan::at_least;
+use super::{Size, VolumeBuilder};
+use crate::build::copying::copied;
+use crate::build::digest;
+use crate::build::progress::ProgressFn;
+use crate::build::target::{BuildReport, TargetPlan};
+use crate::build::tree::LayerTree;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::SharedDevice;
 use blockwright_mkfs::{Before, MkfsError, SizeGoal, fat};
@@ -116,7 +118,7 @@ impl Planned {
                 let least = fat::smallest(&options, &tree.tree, SizeGoal::default());
                 match least {
                     Ok(plan) if tight => {
-                        let least = super::at_least(plan.report().bytes);
+                        let least = at_least(plan.report().bytes);
                         Error::new(ErrorKind::NoSpace, format!("{e}; {least}"))
                     }
                     _ => e.into(),
@@ -185,16 +187,4 @@ pub(crate) fn derived(parts: &[&[u8]]) -> [u8; 16] {
         digest::put(&mut hash, part);
     }
     digest::as_uuid(hash)
-}
-
-/// Whether a path names an image in chunks, which is only read.
-#[cfg(feature = "chunks")]
-pub(super) fn is_in_chunks(path: &Path) -> bool {
-    blockwright_chunks::ChunkAddress::parse(path).is_some()
-}
-
-/// Without the feature, every path is that of a file.
-#[cfg(not(feature = "chunks"))]
-pub(super) fn is_in_chunks(_path: &Path) -> bool {
-    false
 }
