@@ -318,7 +318,7 @@ impl Handle {
             return Ok(false);
         }
         self.need_change("strip privileges", TimesKeeper::Vfs)?;
-        let _lock = self.inode.lock.write();
+        let _lock = self.core.lock_to_change(&self.inode, "strip privileges")?;
         self.core.strip_privileges(&self.inode, in_group)?;
         Ok(true)
     }
@@ -373,7 +373,7 @@ impl Handle {
         // A request, not something that was in a cache, whatever keeps the times.
         self.need_change("fallocate", TimesKeeper::Vfs)?;
         self.core.make_room(0);
-        let lock = self.inode.lock.write();
+        let lock = self.core.lock_to_change(&self.inode, "fallocate")?;
         if self.must_strip() {
             self.strip_held()?;
         }
@@ -428,7 +428,7 @@ impl Handle {
         if self.inode.attr().flags.contains(InodeFlags::APPEND) {
             return Err(Error::new(ErrorKind::NotPermitted, "truncate").ino(self.inode.ino()));
         }
-        let lock = self.inode.lock.write();
+        let lock = self.core.lock_to_change(&self.inode, "truncate")?;
         if self.must_strip() {
             self.strip_held()?;
         }

@@ -60,7 +60,7 @@ impl Vfs {
         }
         if flags.truncate && attr.size != 0 {
             self.core.writable(op)?;
-            let lock = inode.lock.write();
+            let lock = self.core.lock_to_change(inode, op)?;
             if !cred.capable(Caps::FSETID) {
                 self.core
                     .strip_privileges(inode, |gid| cred.in_group(gid))?;

@@ -197,25 +197,28 @@ impl Vfs {
     /// `Io` and what else the engine reports.
     pub fn sync(&self) -> Result<()> {
         self.core.alive("sync")?;
+        self.sync_all()
+    }
+
+    fn sync_all(&self) -> Result<()> {
         let written = self.core.write_all();
         let evicted = self.core.report_evictions();
         let synced = self.core.engine.sync_volume();
         written.and(evicted).and(synced)
     }
 
-    /// Writes everything, evicts all inodes, unmounts the engine. Later calls fail.
+    /// Writes everything, evicts all inodes, unmounts the engine. Calls of other threads that have begun finish before, or fail as later ones do, with
+    /// `Stale`: what was acknowledged is kept.
     ///
     /// # Errors
     /// `Io` and what else the engine reports; the volume is unmounted anyway.
     pub fn unmount(self: &Arc<Self>) -> Result<()> {
-        self.core.alive("unmount")?;
+        self.core.quiesce("unmount")?;
         self.core.stop_flusher();
         // What is dirty may need cleaning.
-        let synced = self.sync();
+        let synced = self.sync_all();
         self.core.engine.stop_cleaning();
-        if self.core.unmounted.swap(true, Ordering::AcqRel) {
-            return Err(Error::unmounted("unmount"));
-        }
+        self.core.unmounted.store(true, Ordering::Release);
         self.core.inodes.evict_all(&self.core);
         self.core.engine_gone.store(true, Ordering::Release);
         let evicted = self.core.report_evictions();

@@ -19,7 +19,7 @@ use crate::inode::Inode;
 use crate::inode::cache::{Home, InodeCache, Pinned, SHARDS};
 use crate::inode::permissions::AtimeMode;
 use crate::io::workers::Workers;
-use crate::locks::{Mutex, Rank};
+use crate::locks::{Mutex, Rank, WriteGuard};
 use crate::options::MountOptions;
 use crate::relocation::reads::Reads;
 use crate::types::Ino;
@@ -56,6 +56,9 @@ pub(crate) struct Core {
     /// Numbers of inodes with dirty pages or lazy times.
     pub(crate) dirty: Mutex<BTreeSet<Ino>>,
     pub(crate) started: Moment,
+    /// The volume is being unmounted: nothing new begins, and what has begun ends.
+    pub(crate) closing: AtomicBool,
+    /// Everything was written. Nothing of the vfs serves the engine any more.
     pub(crate) unmounted: AtomicBool,
     pub(crate) budget: Arc<Budget>,
     pub(crate) flusher: Flusher,
@@ -127,6 +130,7 @@ impl Core {
             rename: Mutex::new(Rank::Rename, ()),
             dirty: Mutex::new(Rank::InodeMap, BTreeSet::new()),
             started: Moment::now(),
+            closing: AtomicBool::new(false),
             unmounted: AtomicBool::new(false),
         })
     }
@@ -176,8 +180,35 @@ impl Core {
     }
 
     pub(crate) fn alive(&self, op: &'static str) -> Result<()> {
-        if self.unmounted.load(Ordering::Acquire) {
+        if self.closing.load(Ordering::Acquire) {
             return Err(Error::unmounted(op));
+        }
+        Ok(())
+    }
+
+    /// An inode's lock for a change of it: the inode of what is changed, or of the first directory. Whoever has it before the volume is being unmounted
+    /// finishes before, and afterwards there is none: see [`Core::quiesce`].
+    pub(crate) fn lock_to_change<'a>(
+        &self,
+        inode: &'a Inode,
+        op: &'static str,
+    ) -> Result<WriteGuard<'a, ()>> {
+        let lock = inode.lock.write();
+        self.alive(op)?;
+        Ok(lock)
+    }
+
+    /// Refuses all that begins from now on, and waits for changes that have begun. What was acknowledged is in the cache or on the device then.
+    ///
+    /// # Errors
+    /// The volume is being unmounted already.
+    pub(crate) fn quiesce(&self, op: &'static str) -> Result<()> {
+        if self.closing.swap(true, Ordering::AcqRel) {
+            return Err(Error::unmounted(op));
+        }
+        for inode in self.inodes.live() {
+            let _changed = inode.lock.write();
+            inode.pages.wait_direct();
         }
         Ok(())
     }

@@ -239,7 +239,7 @@ impl Vfs {
         self.core.writable(op)?;
         let now = Timestamp::now();
         self.core.make_room(0);
-        let _lock = inode.lock.write();
+        let _lock = self.core.lock_to_change(inode, op)?;
         let attr = inode.attr();
         self.check_set_attr(cred, inode, &attr, req)?;
         if let Some(size) = req.size {
@@ -495,7 +495,7 @@ impl Vfs {
     ) -> Result<()> {
         self.check_xattr(cred, inode, name, true)?;
         self.core.make_room(0);
-        let _lock = inode.lock.write();
+        let _lock = self.core.lock_to_change(inode, "set attribute")?;
         if name == acl::ACCESS_NAME || name == acl::DEFAULT_NAME {
             let acl = if value.is_empty() {
                 None
@@ -517,7 +517,7 @@ impl Vfs {
     /// `NoAttribute`, `NotPermitted`, `AccessDenied`.
     pub fn remove_xattr(&self, cred: &Cred, inode: &InodeRef, name: &[u8]) -> Result<()> {
         self.check_xattr(cred, inode, name, true)?;
-        let _lock = inode.lock.write();
+        let _lock = self.core.lock_to_change(inode, "remove attribute")?;
         if name == acl::ACCESS_NAME || name == acl::DEFAULT_NAME {
             return self.set_acl(cred, inode, name, None);
         }

@@ -158,7 +158,7 @@ impl Core {
 
     /// Raises a file's size to `size`, with a hole.
     fn grow(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
-        let lock = inode.lock.write();
+        let lock = self.lock_to_change(inode, "copy range")?;
         // Writes in flight that extend the file set its end when they have completed.
         inode.pages.wait_allocating(&(0..u64::MAX));
         if inode.size() < size {
@@ -456,7 +456,7 @@ impl Handle {
         }
         let end = end.min(from.saturating_add(target_max - to_offset));
         if to.must_strip() {
-            let _lock = to.inode().lock.write();
+            let _lock = core.lock_to_change(to.inode(), op)?;
             to.strip_held()?;
         }
         // Copies through the cache go in order in any case.

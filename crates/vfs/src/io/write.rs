@@ -22,6 +22,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// What errors of writes name.
+const WRITE: &str = "write";
+
 /// Writeback of a front end in smaller pieces than this goes through the cache.
 const WRITE_BACK_PAST_BYTES_MIN: u64 = 128 << 10;
 
@@ -427,6 +430,7 @@ impl Handle {
             && !strip
         {
             let lock = inode.lock.read();
+            self.core().alive(WRITE)?;
             let whole = self.core().is_direct_aligned(at, data.len());
             let part = (!whole).then(|| inode.pages.part_writer());
             let alone = !matches!(part, Some(None));
@@ -435,7 +439,7 @@ impl Handle {
                 return Ok((at, n));
             }
         }
-        let lock = inode.lock.write();
+        let lock = self.core().lock_to_change(inode, WRITE)?;
         if strip {
             self.strip_held()?;
         }
@@ -489,7 +493,8 @@ impl Handle {
         let len = (range.end - range.start) as usize;
         let whole = core.is_direct_aligned(range.start, len);
         let lock = OverwriteLock::take(inode, shared, nowait).ok_or(WaitsFor::Lock)?;
-        if range.end > inode.size() {
+        // Of a volume that is being unmounted: the other ways refuse it.
+        if range.end > inode.size() || core.alive(WRITE).is_err() {
             return Err(WaitsFor::Blocks);
         }
         // Before the looks that follow: see `FilePages::overwrite_begin`.
@@ -543,6 +548,7 @@ impl Handle {
             return None;
         }
         let _lock = inode.lock.try_write()?;
+        core.alive(WRITE).ok()?;
         let size = inode.size();
         let may_be_inline = size > 0 && size <= INLINE_BYTES_MAX;
         // The bytes between the end and the write, in its block, would have to become zero.
@@ -590,7 +596,7 @@ impl Handle {
     fn place_locked(&self, op: &WriteOp<'_>, begin: WriteAt) -> Result<Placed> {
         let core = self.core();
         let inode = self.inode();
-        let lock = inode.lock.write();
+        let lock = core.lock_to_change(inode, WRITE)?;
         if self.must_strip() {
             self.strip_held()?;
         }

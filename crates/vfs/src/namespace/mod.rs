@@ -237,7 +237,7 @@ impl Vfs {
         }
         self.core.make_room(0);
         self.core.make_room_for_inode();
-        let lock = dir.lock.write();
+        let lock = self.core.lock_to_change(dir, "create")?;
         if let Some(found) = self.find_entry(dir, name)? {
             drop(lock);
             if req.exclusive || req.kind != FileKind::Regular {
@@ -268,7 +268,7 @@ impl Vfs {
         need_directory(dir, "create unnamed")?;
         self.core.make_room(0);
         self.core.make_room_for_inode();
-        let _lock = dir.lock.write();
+        let _lock = self.core.lock_to_change(dir, "create unnamed")?;
         self.check_dir_change(cred, dir, "create unnamed")?;
         self.check_new_kind(cred, req, "create unnamed")?;
         let new = self.new_inode(cred, dir, req)?;
@@ -298,7 +298,7 @@ impl Vfs {
             return Err(Error::new(ErrorKind::NotPermitted, "link").ino(inode.ino()));
         }
         self.core.make_room(0);
-        let _dir_lock = new_dir.lock.write();
+        let _dir_lock = self.core.lock_to_change(new_dir, "link")?;
         self.check_dir_change(cred, new_dir, "link")?;
         let _lock = inode.lock.write_nested();
         let attr = inode.attr();
@@ -365,7 +365,7 @@ impl Vfs {
         // Declared before the guards, so that the last reference goes after the locks: eviction
         // starts transactions of its own.
         let victim;
-        let _dir_lock = dir.lock.write();
+        let _dir_lock = self.core.lock_to_change(dir, op)?;
         victim = self.need_entry(dir, name, op)?;
         self.check_dir_change(cred, dir, op)?;
         if victim.ino() == dir.ino() {
@@ -490,7 +490,7 @@ impl Vfs {
         } else {
             (new_dir, old_dir)
         };
-        let _first = first.lock.write();
+        let _first = self.core.lock_to_change(first, op)?;
         let _second = (!same).then(|| second.lock.write_nested());
 
         source = self.need_entry(old_dir, old_name, op)?;

@@ -13,6 +13,7 @@ use crate::inode::holds::WritebackOwner;
 use crate::types::{FileKind, Ino};
 use crate::writeback::WithoutRoom;
 use reads::{Reading, Reads};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 impl Core {
@@ -39,8 +40,11 @@ pub(crate) struct EngineHost {
 impl EngineHost {
     fn core(&self, op: &'static str) -> Result<Arc<Core>> {
         let core = self.core.upgrade().ok_or_else(|| Error::unmounted(op))?;
-        core.alive(op)?;
-        Ok(core)
+        // While the volume is being unmounted, what is dirty may still need cleaning.
+        match core.unmounted.load(Ordering::Acquire) {
+            true => Err(Error::unmounted(op)),
+            false => Ok(core),
+        }
     }
 }
 

@@ -354,3 +354,69 @@ fn a_part_of_a_block_and_a_direct_write_in_turn() {
         );
     }
 }
+
+/// Threads write while the volume is unmounted. What they were told is written is on the device afterwards, and the calls that fail say why.
+#[test]
+fn an_unmount_keeps_what_was_acknowledged_before() {
+    const RECORD: usize = 64;
+    for round in 0..60 {
+        let f = Fixture::late(256 << 20, MemOptions::default(), busy());
+        let files: Vec<_> = (0..3).map(|n| f.file(&format!("f{n}"))).collect();
+        let begun = std::sync::Barrier::new(files.len() + 1);
+        let acknowledged: Vec<_> = std::thread::scope(|s| {
+            let writers: Vec<_> = files
+                .iter()
+                .enumerate()
+                .map(|(n, inode)| {
+                    let handle = f.open(inode);
+                    let (f, begun) = (&f, &begun);
+                    s.spawn(move || {
+                        begun.wait();
+                        for k in 0.. {
+                            let wrote = match n {
+                                // Names change, too.
+                                0 if k % 4 == 3 => {
+                                    let mut req =
+                                        crate::CreateRequest::new(crate::FileKind::Regular, 0o644);
+                                    req.exclusive = false;
+                                    let name = format!("new{}", k % 7);
+                                    f.vfs
+                                        .create(&f.cred, &f.root, name.as_bytes(), &req)
+                                        .map(drop)
+                                }
+                                _ => Ok(()),
+                            };
+                            let record = [k as u8 | 1; RECORD];
+                            let at = k * RECORD as u64;
+                            let wrote = wrote.and_then(|()| handle.write_at(&record, at));
+                            if let Err(e) = wrote {
+                                assert_eq!(e.kind(), ErrorKind::Stale, "{e}");
+                                return k;
+                            }
+                        }
+                        unreachable!("the volume is unmounted in the end")
+                    })
+                })
+                .collect();
+            begun.wait();
+            std::thread::sleep(Duration::from_micros(round * 50));
+            f.vfs.unmount().unwrap();
+            writers.into_iter().map(|w| w.join().unwrap()).collect()
+        });
+        for (inode, records) in files.iter().zip(acknowledged) {
+            let kept = f.engine.contents_on_disk(inode.ino()).unwrap();
+            assert!(
+                kept.len() as u64 >= records * RECORD as u64,
+                "round {round}"
+            );
+            for k in 0..records {
+                let at = k as usize * RECORD;
+                assert_eq!(
+                    kept[at..at + RECORD],
+                    [k as u8 | 1; RECORD],
+                    "round {round}"
+                );
+            }
+        }
+    }
+}
