@@ -4,6 +4,7 @@ mod support;
 #[path = "support/volume.rs"]
 mod volume;
 
+use blockwright_check::Mode;
 use blockwright_check::ext4::{CheckOptions, check};
 use blockwright_device::sim::recording::{CrashPolicy, RecordingDevice};
 use blockwright_device::{MemoryDevice, SharedDevice};
@@ -265,6 +266,16 @@ fn a_power_failure_while_it_grows_leaves_a_whole_volume() {
                 let shared: SharedDevice = Arc::clone(&crashed) as SharedDevice;
                 let report = check(Arc::clone(&shared), &CheckOptions::default()).expect("checked");
                 assert!(report.is_clean(), "{what}: {:#?}", report.issues);
+                // As the host does it when it starts.
+                let started: SharedDevice = Arc::new(crashed.snapshot());
+                let preen = CheckOptions {
+                    mode: Mode::Preen,
+                    ..CheckOptions::default()
+                };
+                let report = check(Arc::clone(&started), &preen).expect("checked");
+                assert!(!report.has_uncorrected(), "{what}: {:#?}", report.issues);
+                let again = check(started, &CheckOptions::default()).expect("checked");
+                assert!(again.issues.is_empty(), "{what}: {:#?}", again.issues);
                 Volume::mount(&shared).unmount();
                 let path = save(&crashed, dir.path(), "crashed");
                 fsck(&path).unwrap_or_else(|e| panic!("{what}, by the engine: {e}"));

@@ -501,14 +501,7 @@ impl Checker {
         head: &JournalSuperblock,
     ) -> Result<(), CheckError> {
         let log = self.journal_log(pieces, head);
-        let mut replay = log.replay()?;
-        if self.mode() == Mode::Preen && !replay.problems.is_empty() {
-            // What is lost with a damaged transaction is for a person to see first.
-            for kind in replay.problems {
-                self.problem(kind);
-            }
-            return Ok(());
-        }
+        let mut replay = self.read_log(&log)?;
         // A volume that grew while it was mounted: the log holds its new superblock, and blocks behind its former end.
         let logged = replay.blocks.get(&self.geo.super_block().0).copied();
         if let Some(logged) = logged
@@ -520,7 +513,15 @@ impl Checker {
         }
         let log = self.journal_log(pieces, head);
         if self.grown_blocks.is_some() {
-            replay = log.replay()?;
+            replay = self.read_log(&log)?;
+        }
+        if self.mode() == Mode::Preen && !replay.problems.is_empty() {
+            // What is lost with a damaged transaction is for a person to see first.
+            for kind in replay.problems {
+                self.problem(kind);
+            }
+            self.grown_blocks = None;
+            return Ok(());
         }
         let fast = if replay.unsafe_to_replay {
             super::fast_commit::FastCommits::default()
@@ -575,6 +576,23 @@ impl Checker {
             self.sb.set_features(features);
         }
         Ok(())
+    }
+
+    /// What a replay of the log does. A log of which a part is lost is not replayed.
+    fn read_log(&self, log: &Log<'_>) -> Result<Replay, CheckError> {
+        let lost = match self.log_end_is_guessed {
+            true => log.lost_part()?,
+            false => None,
+        };
+        match lost {
+            Some((sequence, block)) => Ok(Replay {
+                unsafe_to_replay: true,
+                next_sequence: log.behind_all(),
+                problems: vec![IssueKind::JournalTransaction { sequence, block }],
+                ..Replay::default()
+            }),
+            None => log.replay(),
+        }
     }
 
     fn apply_replay(

@@ -16,7 +16,7 @@ use blockwright_ondisk::ext4::fast_commit::{Record, Records};
 use blockwright_ondisk::ext4::jbd2::{self, JournalBlockType};
 
 use super::CheckError;
-use super::replay::Log;
+use super::replay::{Log, is_before};
 
 /// How far a log is followed without going around.
 struct Reach {
@@ -84,6 +84,8 @@ impl Log<'_> {
             Some(end) => end,
             // The rest of a transaction may lie at the beginning.
             None if !reach.committed && start > self.head.first => return Ok(None),
+            // The log may go on behind the journal's end.
+            None if reach.next >= len => return Ok(None),
             None => self.end_by_fast_commits(&reach)?.unwrap_or(len),
         };
         if end <= start || end > len {
@@ -96,7 +98,9 @@ impl Log<'_> {
             ..*self
         };
         let replay = log.replay()?;
-        let sound = replay.transactions > 0 && replay.problems.is_empty();
+        // A transaction with a commit block that is torn has another end than the one that was followed, and fast commits on top of it have another number.
+        let whole = !is_before(replay.next_sequence, reach.sequence);
+        let sound = replay.transactions > 0 && replay.problems.is_empty() && whole;
         Ok(sound.then_some(end))
     }
 
@@ -137,13 +141,38 @@ impl Log<'_> {
 
     /// The end of a log that goes on at its beginning.
     fn end_by_turn(&self, start: u32, reach: &Reach) -> Result<Option<u32>, CheckError> {
+        let turn = self.turn(start, reach)?;
+        let next = turn.filter(|(_, number)| *number == reach.sequence);
+        Ok(next.map(|(rest, _)| reach.next - rest))
+    }
+
+    /// The log's first block behind the journal's end, where the log's blocks prove that there was one: then a part of the log is lost, and with it perhaps the revocation
+    /// of what the rest would replay. The number of the transaction, and the block.
+    pub fn lost_part(&self) -> Result<Option<(u32, u32)>, CheckError> {
+        let (Some(start), len) = (self.head.start, self.head.len) else {
+            return Ok(None);
+        };
+        let Some(reach) = self.reach(start)? else {
+            return Ok(None);
+        };
+        let lost = match self.turn(start, &reach)? {
+            Some((rest, number)) if number == reach.sequence => reach.next - rest > len,
+            // Transactions in between are missing.
+            Some((_, number)) => reach.next >= len && is_before(reach.sequence, number),
+            None => reach.next > len,
+        };
+        Ok(lost.then_some((reach.sequence, len)))
+    }
+
+    /// The first header at the ring's beginning, where the rest of the last transaction may lie in front of it: how many blocks are, and its number.
+    fn turn(&self, start: u32, reach: &Reach) -> Result<Option<(u32, u32)>, CheckError> {
         let first = self.head.first;
         for rest in 0..(reach.next - reach.header).min(start - first) {
             let Some(block) = self.read(first + rest)? else {
                 break;
             };
             if let Some((_, number)) = jbd2::block_header(&block) {
-                return Ok((number == reach.sequence).then_some(reach.next - rest));
+                return Ok(Some((rest, number)));
             }
         }
         Ok(None)

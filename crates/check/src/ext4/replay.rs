@@ -56,7 +56,7 @@ impl Replay {
 }
 
 /// Whether a sequence number comes before another; they wrap around.
-fn before(a: u32, b: u32) -> bool {
+pub(super) fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
@@ -266,7 +266,7 @@ impl Log<'_> {
         let mut at = start;
         let mut sequence = self.head.sequence;
         let mut left = self.head.log_end - self.head.first;
-        while left > 0 && before(sequence, end) {
+        while left > 0 && is_before(sequence, end) {
             let Some(block) = self.read(at)? else {
                 break;
             };
@@ -312,7 +312,7 @@ impl Log<'_> {
             };
             for target in list {
                 let known = revoked.entry(target.0).or_insert(sequence);
-                if before(*known, sequence) {
+                if is_before(*known, sequence) {
                     *known = sequence;
                 }
             }
@@ -338,7 +338,7 @@ impl Log<'_> {
                 let data_at = self.step(at, n as u32 + 1);
                 let is_revoked = revoked
                     .get(&tag.block.0)
-                    .is_some_and(|by| !before(*by, sequence));
+                    .is_some_and(|by| !is_before(*by, sequence));
                 if is_revoked {
                     continue;
                 }

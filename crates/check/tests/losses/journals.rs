@@ -646,3 +646,46 @@ fn fast_commit_needs_room_in_the_journal() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_ne!(mounts(&lab, &ours), Some(false));
 }
+
+/// The journal's file is shorter than its log was: what lies behind may revoke blocks of what is left, so nothing is replayed.
+#[test]
+fn a_log_that_lost_its_end_is_not_replayed() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for args in [PLAIN, SUMS] {
+        let (v, ..) = logged(&lab, args, "jo");
+        let root = v.blocks(Ino::ROOT)[0];
+        let places = v.blocks(Ino::JOURNAL);
+        let len = places.len() as u32;
+        // The transaction with the old root directory is the last one in the file. The next one, which revokes it, is behind; or a part of it is.
+        for behind in [1, 2] {
+            let (start, end) = (len - 5 + behind, len + behind);
+            let mut v = v.clone();
+            let blocks: Vec<Vec<u8>> = (1..=LOGGED)
+                .map(|n| v.block(places[n as usize]).to_vec())
+                .collect();
+            for n in 1..=LOGGED {
+                v.block(places[n as usize]).fill(0);
+            }
+            for (n, block) in (0..).zip(&blocks) {
+                let at = 1 + (start - 1 + n) % (end - 1);
+                if let Some(place) = places.get(at as usize) {
+                    v.block(*place).copy_from_slice(block);
+                }
+            }
+            edit_journal(&mut v, |raw| {
+                raw.start.set(start);
+                raw.maxlen.set(end);
+            });
+            let old = v.block(root).to_vec();
+            let (report, ours) = repair(&v.image, Mode::Yes);
+            let text = show(&report.unwrap());
+            let mut ours = Volume::new(ours);
+            assert!(ours.block(root) == old, "{behind}: {text}");
+            let (code, said) = lab.e2fsck(&ours.image);
+            assert_eq!(code, 0, "{behind}: {text}{said}");
+        }
+    }
+}
