@@ -88,6 +88,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
                 limit.as_secs()
             );
             println!("test result: FAILED. 0 passed; 1 failed; 0 ignored (killed)");
+            println!("{TOOK}{}", took(program, start.elapsed()));
             ExitCode::from(101)
         }
     }

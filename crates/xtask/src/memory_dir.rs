@@ -3,10 +3,13 @@
 
 use crate::tools::output;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 
 const SHARED_MEMORY: &str = "/dev/shm";
+/// Begins the directory's name. The number of the process follows.
+const PREFIX: &str = "blockwright-tests-";
 /// What has to be free, in the file system and in memory: several times what the largest tests keep.
 const ROOM: u64 = 8 << 30;
 
@@ -19,10 +22,28 @@ pub(crate) fn new() -> Option<TempDir> {
     if !fits || std::env::var_os("TMPDIR").is_some() {
         return None;
     }
+    remove_leftovers(Path::new(SHARED_MEMORY));
     let made = tempfile::Builder::new()
-        .prefix("blockwright-tests-")
+        .prefix(&format!("{PREFIX}{}-", std::process::id()))
         .tempdir_in(SHARED_MEMORY);
     made.ok()
+}
+
+/// Removes directories of runs that were killed: no process has the number in their names.
+fn remove_leftovers(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some((id, _)) = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(PREFIX)?.split_once('-'))
+        else {
+            continue;
+        };
+        if id.parse::<u32>().is_ok() && !Path::new("/proc").join(id).exists() {
+            // One of another user stays.
+            let _removed = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Whether it is a tmpfs from which programs can be started: user-mode Linux maps its memory there.
@@ -64,6 +85,24 @@ mod tests {
         assert!(!is_usable("/dev/vda / ext4 rw 0 0\n"));
         assert!(!is_usable(&format!("{good}{bad}")));
         assert!(is_usable(&format!("{bad}{good}")));
+    }
+
+    #[test]
+    fn directories_of_killed_runs_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ended = Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let own = format!("{PREFIX}{}-a", std::process::id());
+        let gone = format!("{PREFIX}{}-b", ended.id());
+        let others = [own.as_str(), "blockwright-tests-", "other-1-a"];
+        for name in others.into_iter().chain([gone.as_str()]) {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        remove_leftovers(dir.path());
+        assert!(!dir.path().join(gone).exists());
+        for name in others {
+            assert!(dir.path().join(name).exists(), "{name}");
+        }
     }
 
     #[test]

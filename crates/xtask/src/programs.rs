@@ -21,7 +21,7 @@ pub(crate) struct Program {
     path: PathBuf,
     /// The package's folder, which is the program's working directory.
     package: PathBuf,
-    /// What was compiled: its source below the package's folder.
+    /// What was compiled: its source, with the name of the package's folder.
     source: String,
 }
 
@@ -70,7 +70,7 @@ fn program(message: &str) -> Option<Program> {
     }
     let package = Path::new(message["manifest_path"].as_str()?).parent()?;
     let source = Path::new(message["target"]["src_path"].as_str()?);
-    let below = source.strip_prefix(package).unwrap_or(source);
+    let below = source.strip_prefix(package.parent()?).unwrap_or(source);
     Some(Program {
         path: message["executable"].as_str()?.into(),
         package: package.to_owned(),
@@ -195,7 +195,7 @@ mod tests {
             Some(Program {
                 path: "/w/target/b-1f".into(),
                 package: "/w/crates/a".into(),
-                source: "tests/b.rs".into(),
+                source: "a/tests/b.rs".into(),
             })
         );
         assert_eq!(program(&artifact(false, "/w/target/a")), None);

@@ -124,6 +124,10 @@ const WITH_VALUE: &[&str] = &[
     "--target",
     "--target-dir",
     "--config",
+    "--color",
+    "--manifest-path",
+    "--message-format",
+    "-Z",
 ];
 
 /// Divides the arguments of `cargo test` into those that select what is built, and those for the programs: a filter, and what is behind `--`.
@@ -192,7 +196,8 @@ impl Seen {
     /// The examples in the documentation, which rustdoc compiles and runs.
     fn run_examples(&mut self, setting: &Setting<'_>) {
         let failed_before = self.count.failed;
-        let mut cargo = Command::new(cargo_path());
+        let mut cargo = Command::new(setting.guard);
+        cargo.arg("guard").arg(cargo_path());
         cargo.args(["test", "--doc", "--workspace", "--no-fail-fast"]);
         cargo.current_dir(workspace()).stdout(Stdio::piped());
         cargo.envs(
@@ -261,6 +266,10 @@ pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
             seen.count.failed += 1;
             seen.failures.lines.push(e);
         }
+    }
+    if seen.count.passed + seen.count.failed == 0 {
+        seen.count.failed += 1;
+        seen.failures.lines.push("no test has run".to_owned());
     }
     println!("\nThe slowest test programs:");
     for (_, took) in &seen.slowest.0 {
