@@ -185,6 +185,19 @@ fn shrinks_to_sizes_and_to_the_minimum() {
             "{name}: {} blocks, resize2fs -M {least}",
             resized.blocks
         );
+        // The size that was found can be asked for, also by a caller that has rehearsed it.
+        for options in [
+            ResizeOptions::to_bytes(resized.bytes()),
+            ResizeOptions::to_bytes(resized.bytes()).without_rehearsal(),
+        ] {
+            fs::copy(&made, &theirs).expect("copied");
+            let again = resize(&device(&theirs), &options);
+            let again = again.unwrap_or_else(|e| panic!("{name}, by its size: {e}"));
+            assert_eq!(again.blocks, resized.blocks, "{name}");
+            common::set_len(&theirs, again.bytes());
+            clean(&theirs, name);
+            assert!(contents(&theirs) == before, "{name}: files differ");
+        }
         // And back.
         common::set_len(&ours, bytes);
         resize(&device(&ours), &ResizeOptions::to_bytes(bytes))

@@ -66,9 +66,9 @@ impl<'a> Growth<'a> {
         }
         // Ends are aligned where there is room for that.
         let end = partition.start.saturating_add(wanted);
-        let end = match wanted == most {
-            true => end / ALIGNMENT * ALIGNMENT,
-            false => end.next_multiple_of(ALIGNMENT).min(room),
+        let end = match volume_bytes {
+            None => end / ALIGNMENT * ALIGNMENT,
+            Some(_) => end.next_multiple_of(ALIGNMENT).min(room),
         };
         Ok(Growth {
             disk,

@@ -64,14 +64,31 @@ pub fn resize(device: &SharedDevice, options: &ResizeOptions) -> Result<Resized>
 }
 
 /// Makes the volume `bytes` bytes large, or a little smaller: whole blocks, and no last group that holds hardly more than its own metadata.
+///
+/// A volume without a journal gets smaller with one in front of the new end where there is room, else behind it. A rehearsal finds out which, also
+/// where none was asked for.
 fn resize_to(place: &Place, bytes: u64, options: &ResizeOptions) -> Result<Resized> {
-    if options.mode == Mode::Rehearsal || (options.mode == Mode::Change && options.rehearse) {
-        let rehearsed = rehearse(place, bytes, &options.watch, Room::Front)?;
-        if options.mode == Mode::Rehearsal {
-            return Ok(rehearsed);
+    let (mode, watch) = (options.mode, &options.watch);
+    let mut room = Room::Front;
+    if mode != Mode::DryRun {
+        let volume = Volume::open(place)?;
+        let new = target(&volume.sb, bytes)?.geo.blocks_count;
+        let chooses = volume.sb.journal().is_none() && new < volume.sb.geo.blocks_count;
+        drop(volume);
+        if mode == Mode::Rehearsal || options.rehearse || chooses {
+            let rehearsed = match rehearse(place, bytes, watch, room) {
+                Err(ReshapeError::NoSpace(_)) if chooses => {
+                    room = Room::Behind;
+                    rehearse(place, bytes, watch, room)?
+                }
+                rehearsed => rehearsed?,
+            };
+            if mode == Mode::Rehearsal {
+                return Ok(rehearsed);
+            }
         }
     }
-    make(place, bytes, options.mode, &options.watch, Room::Front)
+    make(place, bytes, mode, watch, room)
 }
 
 /// Where the journal for the time of a shrinkage lies.
@@ -121,7 +138,12 @@ fn make(place: &Place, bytes: u64, mode: Mode, watch: &Watch, room: Room) -> Res
         match volume.add_journal(needed) {
             Err(ReshapeError::NoSpace(_)) if !smaller => {
                 extend(&mut volume, needed, target.geo.blocks_count)?;
-                volume.add_journal(needed)?;
+                if let Err(error) = volume.add_journal(needed) {
+                    if !matches!(error, ReshapeError::Device { .. }) {
+                        give_up(place, Some(0), true)?;
+                    }
+                    return Err(error);
+                }
             }
             added => added?,
         }
