@@ -2,7 +2,7 @@
 
 use crate::fuzz::Fuzzed;
 use crate::guard;
-use crate::memory_dir;
+use crate::memory_dir::MemoryDir;
 use crate::programs::{self, Program, Setting, Shown};
 use crate::switch::UringOn;
 use crate::tools::{cargo_path, install_suites, tools_dir};
@@ -240,7 +240,7 @@ pub(crate) fn run(args: &[String], fuzz: impl FnOnce() -> Fuzzed) -> ExitCode {
         eprintln!("xtask test: {e}; tests that need it will be skipped");
     }
     let _uring = UringOn::new();
-    let memory = memory_dir::new();
+    let memory = MemoryDir::new();
     let mut environment = vec![
         ("PATH", search_path()),
         (guard::DEADLINE, deadline.to_string().into()),
