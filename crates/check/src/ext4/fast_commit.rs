@@ -1,7 +1,7 @@
 //! Fast commits: reading the records behind the log that are complete.
 //!
 //! A scan finds where the last complete fast commit ends, and keeps no records. They are read again, one block at a time, when they are
-//! redone. So what waits takes no memory, whatever the length of the area.
+//! redone. So records that wait take no memory, whatever the length of the area. What they leave does while they are redone: the maps of files and the names of directories that they change.
 
 use std::ops::Range;
 

@@ -5,8 +5,8 @@
 //! come on top of; a TAIL ends each fast commit and carries the checksum of all records since the
 //! last TAIL. Records behind the last good TAIL never happened.
 //!
-//! The scan keeps no records, only where they end. They are read again each time they are needed, a block at a time. So memory does not follow the length of the
-//! area.
+//! The scan keeps no records, only where they end. They are read again each time they are needed, a block at a time. So the records take no memory. What they
+//! leave does: recovery holds the extents of each file that they name.
 //!
 //! Not responsible for: applying ([`Operations`] go through the engine at mount).
 //!
