@@ -1,7 +1,7 @@
 //! Fast commits: reading the records behind the log that are complete.
 //!
 //! A scan finds where the last complete fast commit ends, and keeps no records. They are read again, one block at a time, when they are
-//! redone. So what waits takes no memory, whatever the length of the area.
+//! redone. So records that wait take no memory, whatever the length of the area. What they leave does while they are redone: the maps of files and the names of directories that they change.
 
 use std::ops::Range;
 
@@ -103,6 +103,22 @@ pub(super) struct FastCommits {
     end: usize,
 }
 
+/// What was seen of fast commits that are read again, block by block. The log itself may have written over them after the scan.
+#[derive(Default)]
+pub(super) struct Reread {
+    sum: u32,
+    records: u64,
+    commits: u32,
+    changed: bool,
+}
+
+impl Reread {
+    /// Whether something else was found than by the scan.
+    pub fn differs_from(&self, found: &FastCommits) -> bool {
+        self.changed || (self.records, self.commits) != (found.records, found.commits)
+    }
+}
+
 impl Log<'_> {
     /// The records of complete fast commits on top of the last transaction: `sequence` is the one
     /// that would come next.
@@ -155,8 +171,14 @@ impl Log<'_> {
         Ok(found)
     }
 
-    /// What the complete fast commits say in one of their blocks, in the order in which it was logged.
-    pub fn operations(&self, found: &FastCommits, at: u32) -> Result<Vec<Operation>, CheckError> {
+    /// What the complete fast commits say in one of their blocks, in the order in which it was logged. Nothing comes
+    /// behind a tail whose checksum differs.
+    pub fn operations(
+        &self,
+        found: &FastCommits,
+        at: u32,
+        reread: &mut Reread,
+    ) -> Result<Vec<Operation>, CheckError> {
         let Some(block) = self.read(at)? else {
             return Ok(Vec::new());
         };
@@ -164,10 +186,19 @@ impl Log<'_> {
             true => found.end,
             false => block.len(),
         };
-        Ok(Records::new(&block)
-            .map_while(Result::ok)
-            .take_while(|record| record.offset < end)
-            .filter_map(|record| Operation::of(&record.record))
-            .collect())
+        let mut out = Vec::new();
+        for record in Records::new(&block).map_while(Result::ok) {
+            if record.offset > end || reread.changed {
+                break;
+            }
+            reread.sum = running_checksum(reread.sum, record.summed);
+            if let Record::Tail { checksum, .. } = record.record {
+                reread.changed = sums_differ(checksum, reread.sum);
+                (reread.sum, reread.commits) = (0, reread.commits + 1);
+            }
+            out.extend(Operation::of(&record.record));
+        }
+        reread.records += out.len() as u64;
+        Ok(out)
     }
 }

@@ -23,7 +23,7 @@ use blockwright_ondisk::ext4::{BlockNo, ChecksumKind, FileKind, GroupFlags, Grou
 use super::CheckError;
 use super::context::Checker;
 use super::dir_rebuild::Name;
-use super::fast_commit::{FastCommits, NameChange, Operation};
+use super::fast_commit::{FastCommits, NameChange, Operation, Reread};
 use super::issue::IssueKind;
 use super::mapping::{Collect, MapSink, Piece, Walk};
 
@@ -32,6 +32,12 @@ const MAPPING: usize = 0x28;
 const AFTER_MAPPING: usize = 0x64;
 /// An extent tree's root without entries.
 const EMPTY_ROOT: [u8; 12] = [0x0A, 0xF3, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
+
+/// Fast commits are no longer what the scan found.
+const OVERWRITTEN: IssueKind = IssueKind::FastCommitRecord {
+    ino: Ino::JOURNAL,
+    what: "the replay wrote over the fast commits",
+};
 
 /// What a file maps, by first file block.
 type Pieces = BTreeMap<u64, Piece>;
@@ -141,17 +147,23 @@ fn generation_of(raw: &[u8]) -> Option<[u8; 4]> {
 }
 
 impl Checker {
-    /// Redoes fast commits. Records that contradict the volume are reported and left out.
+    /// Redoes fast commits. Records that contradict the volume are reported and left out. So are all of them when the
+    /// log wrote over its own fast commits.
     pub fn apply_fast_commits(
         &mut self,
         pieces: &[Piece],
         head: &JournalSuperblock,
         fast: &FastCommits,
     ) -> Result<(), CheckError> {
+        if self.is_overwritten(pieces, head, fast)? {
+            return Ok(());
+        }
         self.load_used_blocks()?;
         let mut redo = Redo::default();
+        let mut reread = Reread::default();
         for at in fast.blocks.clone() {
-            for operation in self.journal_log(pieces, head).operations(fast, at)? {
+            let log = self.journal_log(pieces, head);
+            for operation in log.operations(fast, at, &mut reread)? {
                 redo.touched.insert(operation.ino());
                 self.plan_ranges(&mut redo, &operation)?;
             }
@@ -162,15 +174,39 @@ impl Checker {
                 self.scan.used.insert_run(piece.physical, len, None);
             }
         }
+        let mut reread = Reread::default();
         for at in fast.blocks.clone() {
-            for operation in self.journal_log(pieces, head).operations(fast, at)? {
+            let log = self.journal_log(pieces, head);
+            for operation in log.operations(fast, at, &mut reread)? {
                 self.redo(&mut redo, &operation)?;
             }
+        }
+        if reread.differs_from(fast) {
+            self.problem(OVERWRITTEN);
         }
         self.finish_directories(&mut redo)?;
         self.finish_mappings(&mut redo)?;
         self.finish_bitmaps()?;
         self.list_nameless(&redo)
+    }
+
+    /// Whether fast commits changed since the scan, which is reported.
+    fn is_overwritten(
+        &mut self,
+        pieces: &[Piece],
+        head: &JournalSuperblock,
+        fast: &FastCommits,
+    ) -> Result<bool, CheckError> {
+        let mut reread = Reread::default();
+        let log = self.journal_log(pieces, head);
+        for at in fast.blocks.clone() {
+            log.operations(fast, at, &mut reread)?;
+        }
+        let differs = reread.differs_from(fast);
+        if differs {
+            self.problem(OVERWRITTEN);
+        }
+        Ok(differs)
     }
 
     /// Redoes one operation.

@@ -5,8 +5,8 @@
 //! come on top of; a TAIL ends each fast commit and carries the checksum of all records since the
 //! last TAIL. Records behind the last good TAIL never happened.
 //!
-//! The scan keeps no records, only where they end. They are read again each time they are needed, a block at a time. So memory does not follow the length of the
-//! area.
+//! The scan keeps no records, only where they end. They are read again each time they are needed, a block at a time. So the records take no memory. What they
+//! leave does: recovery holds the extents of each file that they name.
 //!
 //! Not responsible for: applying ([`Operations`] go through the engine at mount).
 //!
@@ -110,24 +110,38 @@ impl Operations<'_> {
     /// Hands each operation to `redo`, in the order in which they were logged.
     ///
     /// # Errors
-    /// What `redo` returns; `Corrupt` when a record is not what the scan found; `Io`.
+    /// What `redo` returns; `Corrupt` when the records are not those that the scan found; `Io`. The log itself may
+    /// write over them after the scan. By then, operations may have been redone: those of the same fast commit.
     pub fn for_each(&self, mut redo: impl FnMut(&Operation) -> Result<()>) -> Result<()> {
         let mut reader = LogReader::new(self.device, self.map, self.superblock);
         let commits = self.commits;
+        let changed = || Error::corrupt(OP, "fast commits changed after they were found");
+        let (mut sum, mut records, mut tails) = (0, 0, 0);
         for at in commits.blocks.clone() {
             let block = reader.read(LogBlock(at))?;
             let is_last = at + 1 == commits.blocks.end;
             for record in Records::new(block) {
                 let record = record.map_err(|e| Error::corrupt(OP, e.to_string()))?;
-                if is_last && record.offset >= commits.end {
+                if is_last && record.offset > commits.end {
                     break;
                 }
+                sum = running_checksum(sum, record.summed);
+                if let Record::Tail { checksum, .. } = record.record {
+                    if sums_differ(checksum, sum) {
+                        return Err(changed());
+                    }
+                    (sum, tails) = (0, tails + 1);
+                }
                 if let Some(operation) = operation(&record.record) {
+                    records += 1;
                     redo(&operation)?;
                 }
             }
         }
-        Ok(())
+        match (records, tails) == (commits.records, commits.commits) {
+            true => Ok(()),
+            false => Err(changed()),
+        }
     }
 }
 
@@ -355,6 +369,18 @@ mod tests {
             }
             let none = scan(&mut reader, &superblock, TID + 1).expect("scanned");
             assert_eq!((none.commits, none.records), (0, 0));
+            // A record differs when they are read again, or the second commit is gone.
+            let mut differs = records.clone();
+            differs[0][4] ^= 1;
+            for other in [&differs[..], &records[..first as usize + 2]] {
+                let (device, _) = journal(other);
+                let operations = Operations {
+                    device: &device,
+                    ..operations
+                };
+                let error = operations.for_each(|_| Ok(())).expect_err("they changed");
+                assert_eq!(error.kind(), ErrorKind::Corrupt);
+            }
         }
     }
 }

@@ -288,7 +288,8 @@ impl Mounting {
             && (writable || self.overlay)
             && recovered.fast_commits.records > 0
         {
-            self.apply_fast_commits(&found.operations(recovered))?;
+            let runs = found.runs().collect();
+            self.apply_fast_commits(&found.operations(recovered), runs)?;
         }
         let cache = self.cache();
         let journal = match journal {
@@ -626,8 +627,12 @@ fn put_mount_point(raw: &mut RawSuperblock, mount_point: &str) {
 
 impl Mounting {
     /// Redoes the operations of fast commits on the recovered volume, through a volume of its own
-    /// that commits straight home, and reads the superblock again.
-    fn apply_fast_commits(&mut self, operations: &Operations<'_>) -> Result<()> {
+    /// that commits straight home, and reads the superblock again. `runs`: the journal's blocks.
+    fn apply_fast_commits(
+        &mut self,
+        operations: &Operations<'_>,
+        runs: Vec<(BlockNo, u32)>,
+    ) -> Result<()> {
         let redoing = Mounting {
             // On a read-only mount it is the overlay that changes.
             read_only: false,
@@ -635,7 +640,7 @@ impl Mounting {
         };
         let cache = redoing.cache();
         let journal = Journal::without_log(cache.clone(), redoing.settings());
-        let fs = redoing.assemble(cache, journal, Vec::new())?;
+        let fs = redoing.assemble(cache, journal, runs)?;
         fs.start_allocation()?;
         let result = fs.recovery.apply_fast_commits(operations);
         fs.volume.journal.stop();

@@ -41,8 +41,16 @@ pub(crate) enum CheckpointReason {
     Logs,
 }
 
-/// How many there are: the last one counts them.
-const REASONS: usize = CheckpointReason::Logs as usize + 1;
+/// How many there are: the last one counts them. All are named, so that another one must be added here to compile.
+const REASONS: usize = {
+    use CheckpointReason as R;
+    let last = R::Logs;
+    match last {
+        R::Kind | R::Links | R::Renamed | R::Freed | R::Parent | R::Name => {}
+        R::Strict | R::Room | R::Version | R::Preflushed | R::Logs => {}
+    }
+    last as usize + 1
+};
 
 /// What happened since the last checkpoint that a chain cannot tell.
 pub(crate) struct Marks {

@@ -53,8 +53,16 @@ pub(crate) enum Part {
     WriteBack,
 }
 
-/// How many there are: the last one counts them.
-const PARTS: usize = Part::WriteBack as usize + 1;
+/// How many there are: the last one counts them. All are named, so that another one must be added here to compile.
+const PARTS: usize = {
+    use Part as P;
+    let last = P::WriteBack;
+    match last {
+        P::Turn | P::Nodes | P::Owners | P::Relocation | P::Move | P::Checkpoint => {}
+        P::Preflush | P::Gate | P::Pack | P::Flush | P::Free | P::WriteBack => {}
+    }
+    last as usize + 1
+};
 
 /// A part, when it was.
 #[derive(Clone, Copy, Debug)]

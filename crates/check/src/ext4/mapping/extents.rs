@@ -343,18 +343,18 @@ fn leaf(
     rules: Rules,
     done: &mut u64,
 ) {
-    check_index_start(
-        walk,
-        sink,
-        entries.first().map(|e| e.block.get()),
-        place,
-        rules,
-    );
     // What lies behind the end of the file and of the last extent has no place in another order, but a wrong place.
     let last = entries.last().map_or(0, |e| Extent::from_raw(e).end().0);
     let blocks = walk.inode.size.div_ceil(u64::from(walk.geo.block_size));
     let range = *done..rules.end.min(last.max(blocks));
-    if let Some(sorted) = in_another_order(entries, walk.geo, range) {
+    let sorted = in_another_order(entries, walk.geo, range);
+    // The index names the lowest place, wherever in the node it is.
+    let first = match &sorted {
+        Some(_) => entries.iter().map(|e| e.block.get()).min(),
+        None => entries.first().map(|e| e.block.get()),
+    };
+    check_index_start(walk, sink, first, place, rules);
+    if let Some(sorted) = sorted {
         for pair in entries.windows(2) {
             let [e, next] = [Extent::from_raw(&pair[0]), Extent::from_raw(&pair[1])];
             if next.logical < e.logical {
