@@ -1,6 +1,7 @@
 //! Changing directories: adding, removing and redirecting names.
 //!
-//! Entries live in the inode until they do not fit; then they move to the first block, each keeping its slot.
+//! Entries live in the inode until they do not fit; then they move to the first block, each keeping its slot, or all stay when there
+//! is no room for it.
 //! A name goes into the first level of hash tables whose bucket has room; when none has, there is one
 //! level more.
 //!
@@ -15,11 +16,12 @@ use crate::writer::Writer;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::AlignedBuf;
 use blockwright_ondisk::common::casefold;
-use blockwright_ondisk::f2fs::dir::{DentryLayout, DentrySlots, DentryView, slots_of};
+use blockwright_ondisk::f2fs::dir::{DentryLayout, DentrySlots, DentryView, NameBytes, slots_of};
 use blockwright_ondisk::f2fs::inode::{InlineFlags, InodeFlags};
 use blockwright_ondisk::f2fs::node::NodeOffset;
 use blockwright_ondisk::f2fs::{BLOCK_SIZE, FileKind, Ino, dir_geometry};
 use blockwright_vfs as vfs;
+use std::collections::BTreeMap;
 
 const OP: &str = "change directory";
 
@@ -84,61 +86,86 @@ impl Directories {
         result.map_err(|e| self.volume.refused(OP, own.ino, &e))
     }
 
-    /// Moves entries out of the inode.
-    fn entries_to_block(&self, w: &Writer, dir: &vfs::Inode, body: &mut Body) -> Result<()> {
+    /// The blocks that the entries of an inode go to.
+    fn blocks_of_entries(
+        &self,
+        own: &F2fsInode,
+        body: &Body,
+        entries: &[u8],
+    ) -> Result<BTreeMap<u64, AlignedBuf>> {
+        let refused = |e| self.volume.refused(OP, own.ino, &e);
+        let nids = self.volume.geo.nids();
+        let layout = body.layout.inline_dentries();
+        let view = DentryView::parse(entries, layout, NameBytes::Plain, nids).map_err(refused)?;
+        let level = body.inode.dir_level;
+        let mut blocks = BTreeMap::new();
+        for e in view.iter() {
+            // Level 0 is two blocks of one bucket: all names may be there, wherever their hashes point. A directory that begins at
+            // a higher level has them put where they belong. A block has more slots than an inode.
+            let at = match level {
+                0 => 0,
+                _ => dir_geometry::bucket(0, level, e.hash).0,
+            };
+            let bytes = blocks
+                .entry(at)
+                .or_insert_with(|| AlignedBuf::zeroed(BLOCK_SIZE));
+            let mut slots = DentrySlots::new(bytes, DentryLayout::BLOCK).map_err(refused)?;
+            let slot = match level {
+                0 => Some(e.slot),
+                _ => slots.find_room(slots_of(e.name.len())),
+            };
+            let kind = e.kind.unwrap_or(FileKind::Regular);
+            slot.and_then(|slot| slots.insert(slot, e.name, e.hash, e.ino, kind))
+                .ok_or_else(|| {
+                    self.volume
+                        .corrupt(OP, Some(own.ino), None, "entries do not fit a block")
+                })?;
+        }
+        Ok(blocks)
+    }
+
+    /// Moves entries out of the inode: all of them, or none when it fails. The caller stores the directory in either case.
+    fn entries_to_blocks(&self, w: &Writer, dir: &vfs::Inode, body: &mut Body) -> Result<()> {
         let own = f2fs(dir);
         own.last_sought.forget();
         let node = self.nodes.inode_node(own.ino)?;
-        let old = node[body.layout.inline_bytes()].to_vec();
-        let view = blockwright_ondisk::f2fs::dir::DentryView::parse(
-            &old,
-            body.layout.inline_dentries(),
-            blockwright_ondisk::f2fs::dir::NameBytes::Plain,
-            self.volume.geo.nids(),
-        )
-        .map_err(|e| self.volume.refused(OP, own.ino, &e))?;
-        let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
-        {
-            let mut slots = DentrySlots::new(&mut bytes, DentryLayout::BLOCK)
-                .map_err(|e| self.volume.refused(OP, own.ino, &e))?;
-            for e in view.iter() {
-                let kind = e.kind.unwrap_or(FileKind::Regular);
-                slots
-                    .insert(e.slot, e.name, e.hash, e.ino, kind)
-                    .ok_or_else(|| {
-                        self.volume
-                            .corrupt(OP, Some(own.ino), None, "entries do not fit a block")
-                    })?;
-            }
-        }
-        // Room first: nothing is changed when there is none.
-        let blocks = match body.inode.dir_level {
-            0 => 1,
-            _ => view.iter().count() as u64,
-        };
-        self.tree.check_block_quota(own, body, blocks)?;
-        w.segments.charge(1, 0)?;
-        w.segments.discharge(1, 0);
+        let entries = &node[body.layout.inline_bytes()];
+        let blocks = self.blocks_of_entries(own, body, entries)?;
+        let end = blocks.last_key_value().map_or(1, |(at, _)| at + 1);
+        let places: Vec<u64> = blocks.keys().copied().collect();
+        let (inline, layout) = (body.inode.inline, body.layout);
         body.inode.inline -= InlineFlags::DENTRY | InlineFlags::DOTS;
         body.layout = body.inode.layout(self.volume.features());
         let words = body.layout.address_bytes();
-        self.nodes
-            .change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
-                b[words.clone()].fill(0);
-            })?;
+        let old = node[words.clone()].to_vec();
+        // A change copies the bytes while another reference to them is held.
+        drop(node);
+        let set_words = |bytes: &[u8]| {
+            self.nodes
+                .change_node(own.ino.nid(), own.ino, NodeOffset::INODE, |b| {
+                    b[words.clone()].copy_from_slice(bytes);
+                })
+        };
+        if let Err(e) = set_words(&vec![0; old.len()]) {
+            (body.inode.inline, body.layout) = (inline, layout);
+            return Err(e);
+        }
+        let made = blocks
+            .into_iter()
+            .try_for_each(|(at, bytes)| self.tree.make_meta_block(w, own, body, at, bytes));
+        if let Err(e) = made {
+            // The entries are nowhere else.
+            let freed = self.tree.free_from(w, own, body, 0);
+            for at in places {
+                self.nodes.blocks.remove((own.ino, at));
+            }
+            (body.inode.inline, body.layout) = (inline, layout);
+            set_words(&old)?;
+            freed?;
+            return Err(e);
+        }
         body.inode.current_depth = 1;
-        // Level 0 is two blocks of one bucket: all names may be there, wherever their hashes point. A
-        // directory that begins at a higher level has them put where they belong.
-        if body.inode.dir_level == 0 {
-            self.tree.make_meta_block(w, own, body, 0, bytes)?;
-            dir.update_attr(|a| a.size = BLOCK_SIZE as u64);
-            return Ok(());
-        }
-        dir.update_attr(|a| a.size = BLOCK_SIZE as u64);
-        for e in view.iter() {
-            let kind = e.kind.unwrap_or(FileKind::Regular);
-            self.insert_hashed(w, dir, body, e.name, e.hash, e.ino, kind)?;
-        }
+        dir.update_attr(|a| a.size = end << 12);
         Ok(())
     }
 
@@ -223,7 +250,7 @@ impl Directories {
             if done.is_some() {
                 return Ok(());
             }
-            let moved = self.entries_to_block(w, dir, body);
+            let moved = self.entries_to_blocks(w, dir, body);
             self.tree.store_inode(dir, body)?;
             moved?;
         }
