@@ -122,9 +122,6 @@ impl Operations<'_> {
             let is_last = at + 1 == commits.blocks.end;
             for record in Records::new(block) {
                 let record = record.map_err(|e| Error::corrupt(OP, e.to_string()))?;
-                if is_last && record.offset > commits.end {
-                    break;
-                }
                 sum = running_checksum(sum, record.summed);
                 if let Record::Tail { checksum, .. } = record.record {
                     if sums_differ(checksum, sum) {
@@ -135,6 +132,10 @@ impl Operations<'_> {
                 if let Some(operation) = operation(&record.record) {
                     records += 1;
                     redo(&operation)?;
+                }
+                // What is behind the last TAIL need not be records.
+                if is_last && record.offset == commits.end {
+                    break;
                 }
             }
         }
