@@ -171,6 +171,15 @@ impl Log<'_> {
         Ok(found)
     }
 
+    /// Whether the complete fast commits are still those that the scan found.
+    pub fn has_still(&self, found: &FastCommits) -> Result<bool, CheckError> {
+        let mut reread = Reread::default();
+        for at in found.blocks.clone() {
+            self.operations(found, at, &mut reread)?;
+        }
+        Ok(!reread.differs_from(found))
+    }
+
     /// What the complete fast commits say in one of their blocks, in the order in which it was logged. Nothing comes
     /// behind a tail whose checksum differs.
     pub fn operations(

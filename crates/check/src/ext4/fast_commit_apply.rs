@@ -155,7 +155,8 @@ impl Checker {
         head: &JournalSuperblock,
         fast: &FastCommits,
     ) -> Result<(), CheckError> {
-        if self.is_overwritten(pieces, head, fast)? {
+        if !self.journal_log(pieces, head).has_still(fast)? {
+            self.problem(OVERWRITTEN);
             return Ok(());
         }
         self.load_used_blocks()?;
@@ -188,25 +189,6 @@ impl Checker {
         self.finish_mappings(&mut redo)?;
         self.finish_bitmaps()?;
         self.list_nameless(&redo)
-    }
-
-    /// Whether fast commits changed since the scan, which is reported.
-    fn is_overwritten(
-        &mut self,
-        pieces: &[Piece],
-        head: &JournalSuperblock,
-        fast: &FastCommits,
-    ) -> Result<bool, CheckError> {
-        let mut reread = Reread::default();
-        let log = self.journal_log(pieces, head);
-        for at in fast.blocks.clone() {
-            log.operations(fast, at, &mut reread)?;
-        }
-        let differs = reread.differs_from(fast);
-        if differs {
-            self.problem(OVERWRITTEN);
-        }
-        Ok(differs)
     }
 
     /// Redoes one operation.
