@@ -83,7 +83,8 @@ impl Slowest {
         };
         let seconds = rest.split_once(' ').and_then(|(n, _)| n.parse().ok());
         self.0.extend(seconds.map(|n| (n, rest.to_owned())));
-        self.0.sort_by(|a, b| b.0.cmp(&a.0));
+        self.0
+            .sort_by_key(|(seconds, _)| std::cmp::Reverse(*seconds));
         self.0.truncate(Self::SHOWN);
     }
 }

@@ -28,7 +28,7 @@ enum Home {
     /// In these blocks of the volume.
     Blocks(Vec<u64>),
     /// On another device, whose blocks are its blocks. Its superblock is in this one.
-    Device { disk: Disk, head: u64 },
+    Device { disk: Box<Disk>, head: u64 },
 }
 
 /// An empty journal.
@@ -101,7 +101,7 @@ impl Log {
         }
         Ok(Self {
             home: Home::Device {
-                disk: Disk::new(journal.device.clone(), found.journal.block_size),
+                disk: Box::new(Disk::new(journal.device.clone(), found.journal.block_size)),
                 head: u64::from(found.head_block()),
             },
             sb: found.journal,
@@ -289,7 +289,7 @@ impl Log {
         self.sb.raw.set_checksum();
         let (disk, block) = match &self.home {
             Home::Blocks(blocks) => (disk, blocks[0]),
-            Home::Device { disk, head } => (disk, *head),
+            Home::Device { disk, head } => (&**disk, *head),
         };
         let at = block * disk.block_len() as u64;
         let bytes = self.sb.raw.as_bytes();
