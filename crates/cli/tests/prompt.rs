@@ -202,6 +202,14 @@ fn lines_of_earlier_sessions_come_back_from_a_file_alone() {
         "\r\ncontents",
     );
     assert_eq!(lines(), "cat sub/file\nexit\ncat sub/file\nexit\n");
+    // Nor is such a line in the middle of a paste.
+    fs::remove_file(&file).unwrap();
+    session(
+        "--history lines",
+        "\x1b[200~pwd\n cat sub/file\n\x1b[201~\r",
+        "\r\ncontents",
+    );
+    assert_eq!(lines(), "pwd\nexit\n");
     // It is cut to its last lines, and lines that would change the terminal do not come back.
     let many: String = (0..1500).map(|n| format!("pwd {n}\n")).collect();
     fs::write(&file, many + "pwd\x1b[2J\n").unwrap();

@@ -104,9 +104,10 @@ impl History {
     }
 }
 
-/// Whether a line comes back: not an empty one, nor one that would change the terminal.
+/// Whether a line comes back: not an empty one, one that begins with a space, nor one that would change the terminal.
 fn is_remembered(line: &str) -> bool {
     !line.trim().is_empty()
+        && !line.starts_with(' ')
         && line.len() <= LINE_BYTES_MAX
         && !line.chars().any(|c| c.is_control() && c != '\t')
 }
