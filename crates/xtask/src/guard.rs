@@ -252,17 +252,18 @@ fn abort(device: &str) {
     let _ = fs::remove_dir(&place);
 }
 
-/// Runs a small command, for at most a few seconds, without its output.
-fn quiet(program: &str, args: &[&str]) {
+/// Runs a small command, for at most a few seconds, without its output. Whether it succeeds.
+pub(crate) fn quiet(program: &str, args: &[&str]) -> bool {
     let spawned = Command::new(program)
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    if let Ok(mut child) = spawned {
-        wait(&mut child, Duration::from_secs(5));
-    }
+    let Ok(mut child) = spawned else {
+        return false;
+    };
+    wait(&mut child, Duration::from_secs(5)).is_some_and(|status| status.success())
 }
 
 /// FUSE mounts that there are: device number and place.

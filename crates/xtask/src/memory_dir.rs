@@ -4,9 +4,9 @@
 //! It is mounted in the host's temporary directory, which takes root. `/dev/shm` is no place for it: Linux in user mode has the host's tree as its own,
 //! with another `/dev` over it.
 
+use crate::guard::quiet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 /// What memory has to be free: several times what the largest tests keep.
 const ROOM: u64 = 8 << 30;
@@ -45,12 +45,10 @@ impl Drop for MemoryDir {
     }
 }
 
-/// Whether a command succeeds on a directory. It prints nothing.
+/// Whether a command succeeds on a directory.
 fn run(program: &str, args: &[&str], dir: &Path) -> bool {
-    let mut command = Command::new(program);
-    command.args(args).arg(dir);
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
+    dir.to_str()
+        .is_some_and(|dir| quiet(program, &[args, &[dir]].concat()))
 }
 
 /// Unmounts what is there, also if a process has a file of it open, and removes the directory, which is empty then.
@@ -84,6 +82,7 @@ fn available(memory: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn directories_of_killed_runs_are_removed() {

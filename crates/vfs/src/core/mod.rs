@@ -186,8 +186,11 @@ impl Core {
         Ok(())
     }
 
-    /// An inode's lock for a change of it: the inode of what is changed, or of the first directory. Whoever has it before the volume is being unmounted
-    /// finishes before, and afterwards there is none: see [`Core::quiesce`].
+    /// The first inode lock of a change, exclusive: that of the inode, or of the first directory. A change that has it when the volume begins to be
+    /// unmounted is waited for ([`Core::quiesce`]); later ones are refused.
+    ///
+    /// # Errors
+    /// The volume is being unmounted.
     pub(crate) fn lock_to_change<'a>(
         &self,
         inode: &'a Inode,
@@ -207,7 +210,8 @@ impl Core {
             return Err(Error::unmounted(op));
         }
         for inode in self.inodes.live() {
-            let _changed = inode.lock.write();
+            let _lock = inode.lock.write();
+            let _invalidate = inode.invalidate.write();
             inode.pages.wait_direct();
         }
         Ok(())
