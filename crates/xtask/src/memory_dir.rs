@@ -6,6 +6,7 @@
 
 use crate::guard::quiet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// What memory has to be free: several times what the largest tests keep.
@@ -61,10 +62,15 @@ fn remove(dir: &Path) {
 /// Removes the directories of runs that were killed: no process has the number in their names.
 fn remove_leftovers(temporary: &Path) {
     for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
+        // What another user has put there may be a link to what must stay mounted.
+        let own = fs::metadata("/proc/self").is_ok_and(|own| {
+            let left = entry.metadata();
+            left.is_ok_and(|left| left.is_dir() && left.uid() == own.uid())
+        });
         let name = entry.file_name();
         let id = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
         let id = id.filter(|id| id.parse::<u32>().is_ok());
-        if id.is_some_and(|id| !Path::new("/proc").join(id).exists()) {
+        if own && id.is_some_and(|id| !Path::new("/proc").join(id).exists()) {
             remove(&entry.path());
         }
     }
@@ -98,12 +104,15 @@ mod tests {
                 fs::write(gone.join("file"), "left").unwrap();
             }
         }
+        let link = format!("{PREFIX}{}", u32::MAX);
+        std::os::unix::fs::symlink(dir.path(), dir.path().join(&link)).unwrap();
         let others = [own.as_str(), PREFIX, "other-1"];
         for name in others {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         remove_leftovers(dir.path());
         assert!(!gone.exists());
+        assert!(dir.path().join(link).is_symlink());
         for name in others {
             assert!(dir.path().join(name).exists(), "{name}");
         }
