@@ -184,8 +184,10 @@ fn grows_while_threads_work() {
             more.blocks > room.blocks && more.files > room.files,
             "{name}: {room:?} {more:?}"
         );
-        // New groups are used: more directories than the old ones had inodes for.
-        let wanted = (room.files + 100).min(4000);
+        // New groups are used: there are more files than the old ones had inodes for, whatever the threads have made.
+        let used = more.files - more.files_free;
+        let wanted = (room.files + 100).saturating_sub(used).min(4000);
+        assert!(wanted > 0 && wanted <= more.files_free, "{name}: {more:?}");
         let mut fill = Volume::of(&engine);
         let b = fill.get(parents[1]);
         for n in 0..wanted {
