@@ -216,7 +216,8 @@ impl BlockDevice for ChunkDevice {
         while at < self.geometry.bytes {
             let n = self.index.find(at);
             if !self.is_zero(n) {
-                return DevOffset(at);
+                // Chunks end at any byte.
+                return DevOffset(self.geometry.block_start(at).max(offset.0));
             }
             at = self.index.entries()[n].end;
         }

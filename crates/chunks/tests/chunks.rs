@@ -238,6 +238,7 @@ fn check_device(device: &SharedDevice, bytes: &[u8], seed: u64) {
                         "{at} {len}"
                     );
                     let data = device.next_data(DevOffset(at)).0;
+                    assert_eq!(data % 512, 0, "the next data from {at}");
                     assert!(bytes[at as usize..data as usize].iter().all(|&b| b == 0));
                 }
             });
@@ -312,6 +313,30 @@ fn holes_are_cut_as_zeroes_without_reading_them() {
         b"abc"
     );
     assert!(device.next_data(DevOffset(6 << 20)).0 > 19 << 30);
+}
+
+/// Chunks end at any byte, so zeroes between data do, too.
+#[test]
+fn an_image_in_chunks_is_cut_again() {
+    let scratch = Scratch::new();
+    let mut rng = Rng(22);
+    let mut noise = |len: usize| -> Vec<u8> { (0..len).map(|_| rng.next() as u8).collect() };
+    let mut bytes = Vec::new();
+    for at in 0..6 {
+        bytes.extend(noise(300_000 + 1111 * at));
+        bytes.resize(bytes.len() + (3 << 20), 0);
+    }
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    made(&scratch, &bytes);
+    let device = opened(&local(&scratch)).unwrap();
+    let again = scratch.path("again.caibx");
+    let options = MakeOptions::default();
+    let found = make(&device, &scratch.path("store"), &again, &options, &|_| ()).unwrap();
+    assert_eq!((found.bytes, found.new_chunks), (bytes.len() as u64, 0));
+    assert_eq!(
+        fs::read(again).unwrap(),
+        fs::read(scratch.path("index.caibx")).unwrap()
+    );
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub fn run(device: &SharedDevice, seed: u64) {
     submitted_model(device, seed);
     concurrent(device, seed);
     zeroes_and_discard(device);
+    next_data(device);
     large_and_ragged(device, seed);
     submitting_from_completions(device);
     assert!(!device.name().is_empty());
@@ -364,6 +365,25 @@ fn zeroes_and_discard(device: &SharedDevice) {
         back[start..end].iter().all(|byte| matches!(byte, 0 | 0xA5)),
         "neither old nor zero"
     );
+}
+
+/// What is passed over as zero is zero, and the answer can be read at.
+fn next_data(device: &SharedDevice) {
+    let (area, block) = (BYTES_MIN, block_of(device) as u64);
+    device.write_zeroes(DevOffset(0), area).unwrap();
+    let data = area / 2 + 3 * block;
+    let byte = vec![1; block as usize];
+    device
+        .write_at(DevOffset(data), &byte, Flags::empty())
+        .unwrap();
+    for at in (0..=data / block).step_by(7).chain([data / block]) {
+        let at = at * block;
+        let found = device.next_data(DevOffset(at)).0;
+        assert!(
+            (at..=data).contains(&found) && found % block == 0,
+            "the next data from {at}: {found}, and there is data at {data}"
+        );
+    }
 }
 
 /// Requests larger than the device takes at once, with very many slices.

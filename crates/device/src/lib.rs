@@ -130,6 +130,14 @@ pub struct Geometry {
     pub read_only: bool,
 }
 
+impl Geometry {
+    /// The beginning of the logical block that has this byte.
+    #[must_use]
+    pub fn block_start(&self, at: u64) -> u64 {
+        at & !(u64::from(self.logical_block_bytes) - 1)
+    }
+}
+
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceErrorKind {
@@ -234,10 +242,12 @@ impl fmt::Display for DeviceError {
                 write!(f, "only {transferred} bytes were transferred")
             }
             DeviceErrorKind::OutOfRange { device_bytes } => {
-                write!(
-                    f,
-                    "outside the device ({device_bytes} bytes) or not aligned"
-                )
+                match self.offset.0.checked_add(self.bytes) {
+                    Some(end) if end <= *device_bytes => {
+                        f.write_str("not aligned to the device's blocks")
+                    }
+                    _ => write!(f, "outside the device ({device_bytes} bytes)"),
+                }
             }
             DeviceErrorKind::ReadOnly => write!(f, "the device is read-only"),
             DeviceErrorKind::Gone => write!(f, "the device is gone"),
@@ -329,6 +339,8 @@ pub trait BlockDevice: Send + Sync {
 
     /// Where the next bytes begin that may be anything but zeroes: at `offset` or behind it, at most at the end.
     /// Between `offset` and there everything reads as zero. A device that cannot tell says `offset`.
+    ///
+    /// The answer is `offset` itself or begins a logical block, so it can be read at ([`Geometry::block_start`]).
     ///
     /// For programs that look for what a sparse image really holds; not a promise about space.
     fn next_data(&self, offset: DevOffset) -> DevOffset {

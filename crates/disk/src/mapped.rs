@@ -193,7 +193,7 @@ impl<M: Map> BlockDevice for Mapped<M> {
         while at < end {
             match self.shared.map.piece(at, end) {
                 Ok((Piece::Zero | Piece::Fill([0, 0, 0, 0]), bytes)) => at += bytes,
-                _ => return DevOffset(at),
+                _ => return DevOffset(self.shared.geometry.block_start(at).max(offset.0)),
             }
         }
         DevOffset(end.max(offset.0))

@@ -148,7 +148,10 @@ impl HostFile {
             return offset;
         }
         match sys::next_data(&self.file, offset.0) {
-            Ok(Some(at)) => DevOffset(at).max(offset).min(end),
+            // A file system reports data by units of its own.
+            Ok(Some(at)) => DevOffset(self.geometry().block_start(at))
+                .max(offset)
+                .min(end),
             // Nothing but a hole up to the end.
             Ok(None) => end,
             Err(_) => offset,

@@ -357,6 +357,8 @@ impl Shared {
     pub(super) fn next_data(&self, offset: u64) -> Result<u64> {
         let end = self.geometry.bytes;
         let mut at = offset;
+        // Files below have blocks of other sizes.
+        let block = |found| self.geometry.block_start(found).max(offset);
         while at < end {
             let run = self.core.lock().run(at, end)?;
             match (run.entry, &self.backing) {
@@ -365,14 +367,14 @@ impl Shared {
                     let unit = u64::from(backing.geometry().logical_block_bytes);
                     let found = backing.next_data(DevOffset(at / unit * unit)).0.max(at);
                     if found < (at + run.bytes).min(backing.geometry().bytes) {
-                        return Ok(found);
+                        return Ok(block(found));
                     }
                 }
                 (Entry::Data { .. }, _) if self.external.is_some() => {
                     // A raw data file is mapped as a whole from the beginning, and has holes.
                     let found = self.data().next_data(DevOffset(at)).0.max(at);
                     if found < at + run.bytes {
-                        return Ok(found);
+                        return Ok(block(found));
                     }
                 }
                 _ => return Ok(at),
