@@ -1,6 +1,7 @@
-//! The POSIX suite `pjdfstest` over the mount, as root. The kernel's ext4 passes every one of these
-//! with the same configuration; so do we, with no expected failures. (One is skipped that runs there:
-//! glibc does not know a link limit for FUSE.)
+//! Suites of other authors over the mount, as root: `pjdfstest`, and the stressors of `stress-ng`.
+//!
+//! The kernel's ext4 passes every test of `pjdfstest` with the same configuration; so do we, with no expected failures.
+//! (One is skipped that runs there: glibc does not know a link limit for FUSE.)
 
 mod common;
 
@@ -117,4 +118,79 @@ fn pjdfstest_small_blocks_without_journal() {
 #[test]
 fn pjdfstest_ext2() {
     suite(&["-t", "ext2"], "allow_other");
+}
+
+/// Stressors of `stress-ng`, one process each, all in one directory at the same time. Those with contents compare what they read.
+const STRESSORS: [&str; 24] = [
+    "access",
+    "aio",
+    "chmod",
+    "copy-file",
+    "dentry",
+    "dir",
+    "dirdeep",
+    "fallocate",
+    "filename",
+    "fpunch",
+    "getdent",
+    "hdd",
+    "iomix",
+    "link",
+    "mmap",
+    "rename",
+    "revio",
+    "seek",
+    "symlink",
+    "sync-file",
+    "touch",
+    "utime",
+    "xattr",
+    "flock",
+];
+/// Bytes of each stressor's files: all fit on the volume.
+const STRESSOR_BYTES: &str = "32m";
+
+fn stressed(format: &str, options: &str) {
+    if !have_fuse() || !have("stress-ng") || !have("e2fsck") || !have("fsck.f2fs") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.path("disk.img");
+    our_mkfs(&image, &["-t", format], "1G");
+    let mounted = Mounted::new(&image, &scratch.dir("m"), options);
+    let work = mounted.mountpoint.join("work");
+    std::fs::create_dir(&work).unwrap();
+    let mut command = Command::new("stress-ng");
+    for stressor in STRESSORS {
+        command.args([&format!("--{stressor}"), "1"]);
+    }
+    for sized in ["fallocate", "hdd", "iomix", "mmap", "revio", "sync-file"] {
+        command.args([&format!("--{sized}-bytes"), STRESSOR_BYTES]);
+    }
+    command.args(["--mmap-file", "--verify", "--timeout", "8", "--temp-path"]);
+    let out = common::output(command.arg(&work));
+    let told =
+        String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
+    assert!(
+        out.status.success() && told.contains("successful run completed"),
+        "{}: {told}",
+        out.status
+    );
+    assert_eq!(std::fs::read_dir(&work).unwrap().count(), 0, "{told}");
+    mounted.unmount();
+    check_clean(&image, "after stress-ng");
+    match format {
+        "f2fs" => common::fsck_f2fs_clean(&image, "after stress-ng"),
+        _ => e2fsck_clean(&image, "after stress-ng"),
+    }
+}
+
+#[test]
+fn stress_ng_on_ext4() {
+    stressed("ext4", "allow_other");
+}
+
+#[test]
+fn stress_ng_on_f2fs() {
+    stressed("f2fs", "allow_other,transport=dev_fuse");
 }
