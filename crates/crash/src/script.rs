@@ -14,6 +14,16 @@ pub enum Place {
     At(usize, usize),
 }
 
+/// What is done to a file that has no name any more, through a handle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // they are what their names say
+pub enum Nameless {
+    Truncate(u64),
+    /// From one byte to another.
+    Write(u64, u64),
+    Falloc(FallocMode, u64, u64),
+}
+
 /// An operation of the alphabet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // they are what their names say
@@ -23,6 +33,8 @@ pub enum Op {
     Rmdir(&'static str),
     Link(&'static str, &'static str),
     Unlink(&'static str),
+    /// The file stays open, and is changed then.
+    UnlinkOpen(&'static str, Nameless),
     Rename(&'static str, &'static str),
     Exchange(&'static str, &'static str),
     Write(&'static str, Place),
@@ -43,7 +55,7 @@ impl Op {
             Op::Link(_, path) | Op::Rename(_, path) | Op::Exchange(_, path) => path,
             Op::Create(path) | Op::Mkdir(path) | Op::Rmdir(path) | Op::Unlink(path) => path,
             Op::Write(path, _) | Op::DirectWrite(path, _) | Op::Truncate(path, _) => path,
-            Op::Falloc(path, ..) | Op::SetXattr(path, _) => path,
+            Op::Falloc(path, ..) | Op::SetXattr(path, _) | Op::UnlinkOpen(path, _) => path,
             Op::RemoveXattr(path) | Op::Chmod(path, _) => path,
         }
     }
@@ -94,6 +106,15 @@ pub fn alphabet() -> Vec<Op> {
         Op::Link("/bar", "/A/new"),
         Op::Unlink("/A/foo"),
         Op::Unlink("/bar"),
+        Op::UnlinkOpen("/A/foo", Nameless::Truncate(0)),
+        Op::UnlinkOpen("/bar", Nameless::Truncate(5000)),
+        Op::UnlinkOpen("/bar", Nameless::Truncate(30_000)),
+        Op::UnlinkOpen("/A/foo", Nameless::Write(2000, 9000)),
+        Op::UnlinkOpen(
+            "/A/foo",
+            Nameless::Falloc(Allocate { keep_size: false }, 0, 12_000),
+        ),
+        Op::UnlinkOpen("/bar", Nameless::Falloc(PunchHole, 1024, 8192)),
         Op::Rename("/A/foo", "/A/new"),
         Op::Rename("/A/foo", "/B/foo"),
         Op::Rename("/A/foo", "/bar"),

@@ -13,8 +13,8 @@ use crate::{ballast, mounted};
 use blockwright_device::sim::turns::Turns;
 use blockwright_device::{MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_vfs::{
-    CreateRequest, Cred, ErrorKind, FileKind, Handle, InodeRef, OpenFlags, RenameMode, SetAttr,
-    SyncScope, Vfs, XattrMode,
+    CreateRequest, Cred, ErrorKind, FallocMode, FileKind, Handle, InodeRef, OpenFlags, RenameMode,
+    SetAttr, SyncScope, Vfs, XattrMode,
 };
 use std::fmt::Display;
 use std::sync::Arc;
@@ -212,7 +212,8 @@ impl Run {
                 0..40 => self.create(),
                 40..52 => self.write(),
                 52..76 => self.unlink_while_open(),
-                76..90 => self.let_one_go(),
+                76..84 => self.let_one_go(),
+                84..90 => self.change_nameless(),
                 90..94 => self.fsync(),
                 94..97 => self.sync(),
                 _ => self.unlink(),
@@ -484,6 +485,32 @@ impl Run {
         }
         self.held.push(handle);
         Ok(())
+    }
+
+    /// Changes a file that has no name, but none of the bytes that it had with one: its name may be there after a crash.
+    fn change_nameless(&mut self) -> Step {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let which = self.rng.below(self.held.len() as u64) as usize;
+        let end = self.plan.file_bytes_max as u64;
+        let behind = end..end + 1 + self.rng.below(6000);
+        let handle = &self.held[which];
+        let done = match self.rng.below(4) {
+            0 => handle.set_len(0),
+            1 => handle.set_len(behind.end),
+            2 => {
+                let bytes = vec![b'n'; (behind.end - behind.start) as usize];
+                handle.write_at(&bytes, behind.start).map(drop)
+            }
+            _ => handle.fallocate(behind, FallocMode::Allocate { keep_size: false }),
+        };
+        match done {
+            Err(e) if !matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Unsupported) => {
+                Err(format!("a change of a file without a name: {e}"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Closes a file that has no name: neither the first nor the last of the orphans, as a rule.

@@ -4,7 +4,7 @@ use super::{Run, Step};
 use crate::model::{Model, NodeId};
 use crate::mounted;
 use crate::plan::{Format, Plan, Rng};
-use crate::script::{Op, Persist, Place};
+use crate::script::{Nameless, Op, Persist, Place};
 use crate::verify::{self, Part};
 use blockwright_device::{MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_vfs::{Cred, ErrorKind, FallocMode, FileKind, SetAttr, SyncScope, XattrMode};
@@ -59,6 +59,10 @@ impl Run {
                 Some(id) => self.unlink_at(path, id).map(|()| true),
                 None => Ok(false),
             },
+            Op::UnlinkOpen(path, then) => match self.node_at(path, 'f') {
+                Some(id) => self.scripted_nameless(path, id, *then).map(|()| true),
+                None => Ok(false),
+            },
             Op::Link(from, to) => match self.node_at(from, 'f') {
                 Some(id)
                     if !self.model.now().names.contains_key(*to) && self.parent_is_there(to) =>
@@ -95,6 +99,36 @@ impl Run {
                 Ok(true)
             }
         }
+    }
+
+    /// The name may still be there after a crash, and the file has the change then. So the model has the change first.
+    fn scripted_nameless(&mut self, path: &str, id: NodeId, then: Nameless) -> Step {
+        let handle = self.open(path)?;
+        let mut bytes = (*self.model.bytes(id)).clone();
+        match then {
+            Nameless::Truncate(size) => bytes.resize(size as usize, 0),
+            Nameless::Write(from, to) | Nameless::Falloc(_, from, to) => {
+                bytes.resize(bytes.len().max(to as usize), 0);
+                let fill = u8::from(matches!(then, Nameless::Write(..))) * b'n';
+                if !matches!(then, Nameless::Falloc(FallocMode::Allocate { .. }, ..)) {
+                    bytes[from as usize..to as usize].fill(fill);
+                }
+            }
+        }
+        self.model.begin(self.log());
+        self.model.set_bytes(id, bytes);
+        self.model.note(id, format!("{then:?}"));
+        self.unlink_at(path, id)?;
+        let done = match then {
+            Nameless::Truncate(size) => handle.set_len(size),
+            Nameless::Write(from, to) => handle
+                .write_at(&vec![b'n'; (to - from) as usize], from)
+                .map(drop),
+            Nameless::Falloc(mode, from, to) => handle.fallocate(from..to, mode),
+        };
+        done.map_err(|e| format!("{then:?} of {path} without a name: {e}"))?;
+        self.held.push(handle);
+        Ok(())
     }
 
     fn scripted_make(&mut self, path: &str, kind: FileKind, letter: char) -> Done {
@@ -227,12 +261,18 @@ impl Run {
             Persist::None => {}
             Persist::Sync => self.sync()?,
             Persist::Fsync | Persist::Fdatasync => {
-                let Some(id) = file(self) else {
-                    return Ok(false);
-                };
                 let scope = match how {
                     Persist::Fsync => SyncScope::All,
                     _ => SyncScope::Data,
+                };
+                if let (Op::UnlinkOpen(..), Some(handle)) = (op, self.held.last()) {
+                    let synced = handle.sync(scope);
+                    return synced
+                        .map(|()| true)
+                        .map_err(|e| format!("sync of {path} without a name: {e}"));
+                }
+                let Some(id) = file(self) else {
+                    return Ok(false);
                 };
                 let handle = self.open(path)?;
                 self.sync_file(&handle, path, id, scope)?;

@@ -171,11 +171,17 @@ impl Orphans {
         Ok(())
     }
 
-    /// Takes an inode off, if it is on. The caller stores the inode in the same handle after.
+    /// Takes an inode off whose truncation is complete, or that has got a name, if it is on. Without a name it stays an orphan
+    /// until it is freed. The caller stores the inode in the same handle after.
+    ///
+    /// The caller has the inode's lock, as those who remove a name do.
     ///
     /// # Errors
     /// A device error.
     pub fn remove(&self, h: &Handle<'_>, inode: &vfs::Inode) -> Result<()> {
+        if inode.attr().nlink == 0 {
+            return Ok(());
+        }
         let was_listed = ext4(inode).on_orphan_list.load(Ordering::Acquire);
         self.unlist(h, inode)?;
         if was_listed {
@@ -184,7 +190,7 @@ impl Orphans {
         Ok(())
     }
 
-    /// [`Self::remove`] for a caller that stores the inode, its deletion time included, before anything can go wrong.
+    /// Takes an inode off, with or without a name, for a caller that stores it, its deletion time included, before anything can go wrong.
     ///
     /// # Errors
     /// A device error.
@@ -341,6 +347,11 @@ mod tests {
         // From the middle: the neighbour's link changes.
         p.orphans.remove(&h, &root).expect("removed");
         assert_eq!((head(), link(&p, Ino(11))), (11, 0));
+        // Without a name it stays, until it is freed.
+        lost.update_attr(|a| a.nlink = 0);
+        p.orphans.remove(&h, &lost).expect("kept");
+        assert_eq!((p.orphans.count(), head()), (1, 11));
+        lost.update_attr(|a| a.nlink = 2);
         p.orphans.remove(&h, &lost).expect("removed");
         assert_eq!((p.orphans.count(), head()), (0, 0));
     }
