@@ -95,6 +95,9 @@ fn why_silent(kind: &IssueKind) -> Option<&'static str> {
         IssueKind::JournalSuperblock { error } if matches!(*error.0, FormatError::JournalLength { found, .. } if found < 1024) => {
             Some("it takes any shorter length; the kernel uses no log of less than 1024 blocks")
         }
+        IssueKind::JournalField { field, .. } if field.starts_with("first block") => Some(
+            "it looks at where the log begins only to replay it; the kernel mounts no such volume",
+        ),
         IssueKind::JournalField { field, .. } if field.starts_with("length") => {
             Some("it takes any shorter length; the kernel uses no log of less than 1024 blocks")
         }
