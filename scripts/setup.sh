@@ -1,6 +1,6 @@
 #!/bin/sh
-# setup.sh [build|dist]: installs what the tests, the demo and the benchmarks use beside the Rust toolchain; with `build`, what compiling needs of it; with
-# `dist`, what `cargo xtask dist` needs.
+# setup.sh [build|dist|hosts]: installs what the tests, the demo and the benchmarks use beside the Rust toolchain; with `build`, what compiling needs of it; with
+# `dist`, what `cargo xtask dist` needs; with `hosts`, what `cargo xtask hosts` needs.
 # On Debian and its children as root; otherwise names what is missing. Quick when all is there.
 set -eu
 
@@ -19,6 +19,10 @@ fi
 if [ "${1:-}" = dist ]; then
     need="cc:gcc musl-gcc:musl-tools objcopy:binutils dpkg-deb:dpkg xz:xz-utils git:git lintian:lintian"
     targets=$(uname -m)-unknown-linux-musl
+fi
+if [ "${1:-}" = hosts ]; then
+    need="cc:gcc tar:tar node:nodejs x86_64-w64-mingw32-gcc:gcc-mingw-w64-x86-64-win32 /usr/lib/wine/wine64:wine64"
+    targets="wasm32-wasip1 x86_64-pc-windows-gnu $(uname -m)-unknown-linux-musl"
 fi
 
 PATH="$PATH:/usr/sbin:/sbin"

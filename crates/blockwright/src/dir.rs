@@ -27,7 +27,7 @@ impl DirEntry<'_> {
     /// The path it was found by.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        self.dir.join(&self.name)
+        os_name::join(&self.dir, &self.name)
     }
 
     /// Inode number.
@@ -174,7 +174,7 @@ impl DirStream {
         }
         let name = os_name::bytes(&entry.name);
         let found = self.vfs.resolve_at(&self.cred, &self.dir, name, false);
-        let inode = found.map_err(|e| Error::from(e).at(self.path.join(&entry.name)))?;
+        let inode = found.map_err(|e| Error::from(e).at(os_name::join(&self.path, &entry.name)))?;
         Ok(self.vfs.stat(&inode).kind)
     }
 }

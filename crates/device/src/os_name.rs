@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
 #[cfg(unix)]
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -50,6 +51,17 @@ pub fn of_vec(bytes: Vec<u8>) -> OsString {
     return of(&bytes).into_owned();
 }
 
+/// The path of a name in a directory of a volume, whose paths have `/` on every host.
+#[must_use]
+pub fn join(dir: &Path, name: &OsStr) -> PathBuf {
+    let mut path = dir.as_os_str().to_owned();
+    if !path.is_empty() && !bytes(&path).ends_with(b"/") {
+        path.push("/");
+    }
+    path.push(name);
+    path.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +77,18 @@ mod tests {
         match cfg!(windows) {
             false => assert_eq!(bytes(&*of(odd)), odd),
             true => assert_eq!(of(odd), OsStr::new("caf\u{fffd}")),
+        }
+    }
+
+    #[test]
+    fn paths_in_volumes_have_slashes() {
+        for (dir, name, path) in [
+            ("/", "a", "/a"),
+            ("/b", "a", "/b/a"),
+            ("b/", "a", "b/a"),
+            ("", "a", "a"),
+        ] {
+            assert_eq!(join(Path::new(dir), OsStr::new(name)).as_os_str(), path);
         }
     }
 }

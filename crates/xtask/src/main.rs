@@ -61,6 +61,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   ceph             a Ceph cluster on this machine: ext4 and f2fs on RBD by NBD, with an OSD, the NBD server and the mount killed under load
                    (root, or Debian's packages)
   s3               the same on nbdkit's S3 plugin, with an S3 server of this machine (moto, installed by pip)
+  hosts            one archive becomes the same volumes on this host, with musl, under WASI (node) and on Windows (Wine), which `test` only does on
+                   hosts that are there; `sh scripts/setup.sh hosts` installs them
   big              what is too large for every run: directories of a million entries, release build
   web [OUTPUT]     the web page as one file (default: target/web/blockwright.html)
   dist [--verify] [--quick]
@@ -116,6 +118,17 @@ fn main() -> ExitCode {
         Some("ceph") => ceph::run(),
         Some("s3") => s3::run(),
         Some("damage") => damage::run(rest),
+        Some("hosts") => tools::cargo_with(
+            &[
+                "test",
+                "--package",
+                "blockwright-offline",
+                "--test",
+                "hosts",
+            ],
+            rest,
+            &[("BLOCKWRIGHT_HOSTS", "all")],
+        ),
         Some("big") => tools::cargo_with(
             &[
                 "test",

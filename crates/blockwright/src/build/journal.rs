@@ -167,7 +167,8 @@ impl JournalBuilder {
     }
 
     /// Tells how far it is, and stops when the function breaks: [`BuildProgress::Planned`] before anything is written, then [`BuildProgress::Copied`] while the
-    /// log is wiped. The call fails with `Interrupted` then: a new image is removed, and from `Copied` on one that was there is no journal any more.
+    /// log is wiped. The call fails with `Interrupted` then: a new image is removed, and from `Copied` on one that was there is no journal any more. It keeps
+    /// its length.
     #[must_use]
     pub fn watch(
         mut self,
@@ -233,18 +234,24 @@ impl JournalBuilder {
         removed_on_failure(made, path)
     }
 
-    /// Makes the journal in an image, which becomes longer when the size asks for it. One that is in use stays as it is.
+    /// Makes the journal in an image, which becomes longer when the size asks for it, and has its old length again when that fails. One that is in use stays
+    /// as it is.
     fn replace(&self, path: &Path) -> Result<JournalReport> {
         let device = HostDevice::open(path, building_mode())?;
         let asked = self.options.bytes.unwrap_or(0);
         if asked <= device.geometry().bytes {
             return self.create_on(&device);
         }
-        let file = std::fs::OpenOptions::new().write(true).open(path);
-        file.and_then(|file| file.set_len(asked))?;
-        // A device knows the size it was opened with.
+        let before = std::fs::metadata(path)?.len();
+        let grown = device.grow(asked).map_err(Error::from);
+        let made = grown.and_then(|()| self.create_on(&device));
+        // Windows refuses a second writer until the device is closed.
         drop(device);
-        let device = HostDevice::open(path, building_mode())?;
-        self.create_on(&device)
+        if made.is_err() {
+            let file = std::fs::OpenOptions::new().write(true).open(path);
+            // The first error is the one to tell.
+            let _already_failing = file.and_then(|file| file.set_len(before));
+        }
+        made
     }
 }

@@ -37,7 +37,7 @@ mod layer;
 pub(crate) mod output;
 mod pax;
 mod policy;
-mod progress;
+pub(crate) mod progress;
 mod rules;
 mod source;
 mod tar;

@@ -5,9 +5,11 @@
 //! order of the container's clusters.
 
 use super::part::{Part, Ready};
+use super::progress::{DiskProgress, TellFn};
 use super::stoppable::{Stoppable, WriteWatch};
 use crate::build::output::{building_mode, folder, removed_on_failure};
 use crate::build::part::{Place, derived};
+use crate::build::progress::{Tell, stopped, unheard};
 use crate::build::{BuildProgress, BuildReport};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, HostDevice, OffsetDevice, SharedDevice};
@@ -21,9 +23,6 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-type ProgressFn = Arc<dyn Fn(&BuildProgress) + Send + Sync>;
 
 /// Makes a disk with partitions. See the [module's](super) head.
 ///
@@ -35,7 +34,7 @@ pub struct DiskBuilder {
     size: Option<u64>,
     epoch: Option<u64>,
     architecture: Option<Architecture>,
-    progress: ProgressFn,
+    progress: TellFn,
 }
 
 /// Properties of a disk that was made.
@@ -76,26 +75,15 @@ fn of_disk(e: blockwright_disk::Error) -> Error {
     Error::from(blockwright_device::DeviceError::from(e))
 }
 
-/// Tells the progress of several parts as that of one.
-fn join_progress(part: &mut Part, tell: &ProgressFn, before: &Arc<AtomicU64>) {
+/// Has a part that is built tell its progress as a part of the disk's.
+fn join_progress(part: &mut Part, progress: &Arc<DiskProgress>) {
     let (super::part::Contents::Volume(builder) | super::part::Contents::Fat32(builder)) =
         &mut part.contents
     else {
         return;
     };
-    let (tell, before) = (Arc::clone(tell), Arc::clone(before));
-    builder.set_progress(Box::new(move |step| {
-        match *step {
-            BuildProgress::Copied { bytes, files } => tell(&BuildProgress::Copied {
-                bytes: before.load(Ordering::Relaxed) + bytes,
-                files,
-            }),
-            // The disk reports it once, for all.
-            BuildProgress::Planned { .. } => {}
-            ref other => tell(other),
-        }
-        ControlFlow::Continue(())
-    }));
+    let progress = Arc::clone(progress);
+    builder.set_progress(Box::new(move |step| progress.tell_of_part(step)));
 }
 
 impl DiskBuilder {
@@ -108,7 +96,7 @@ impl DiskBuilder {
             size: None,
             epoch: None,
             architecture: Architecture::host(),
-            progress: Arc::new(|_| ()),
+            progress: Box::new(unheard),
         }
     }
 
@@ -142,10 +130,25 @@ impl DiskBuilder {
         self
     }
 
-    /// Whom to tell how far it is.
+    /// Whom to tell how far it is, in place of the functions that the builders of its volumes were given.
     #[must_use]
-    pub fn progress(mut self, tell: impl Fn(&BuildProgress) + Send + Sync + 'static) -> Self {
-        self.progress = Arc::new(tell);
+    pub fn progress(self, tell: impl Fn(&BuildProgress) + Send + Sync + 'static) -> Self {
+        self.watch(move |step| {
+            tell(step);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// As [`DiskBuilder::progress`], and the making of the disk stops when the function breaks. It then fails with `Interrupted`, and the new file is removed.
+    ///
+    /// [`BuildProgress::Finishing`] is told at the end of each volume, and then for each piece that is copied into the container; it can stop the disk as
+    /// well. The function is not asked again after it broke.
+    #[must_use]
+    pub fn watch(
+        mut self,
+        tell: impl Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.progress = Box::new(tell);
         self
     }
 
@@ -153,7 +156,7 @@ impl DiskBuilder {
     ///
     /// # Errors
     /// `Exists`; `Invalid` for partitions that cannot be together, and as [`VolumeBuilder::create`](crate::VolumeBuilder::create) for what is in
-    /// them; `NoSpace` when they do not fit the size. The file is removed again then.
+    /// them; `NoSpace` when they do not fit the size; `Interrupted` when the function of [`DiskBuilder::watch`] breaks. The file is removed again then.
     pub fn create(self, path: impl AsRef<Path>, format: Format) -> Result<DiskReport> {
         let path = path.as_ref();
         let at = |e: Error| e.at(path);
@@ -180,9 +183,10 @@ impl DiskBuilder {
             // It lives as long as it is open.
             std::fs::remove_file(&raw_path).map_err(|e| at(e.into()))?;
         }
+        let progress = Arc::clone(&plan.progress);
         let made = plan.write(&device).and_then(|report| {
             if format != Format::Raw {
-                blockwright_disk::convert(&device, path, format, &|_| ()).map_err(of_disk)?;
+                into_container(&device, path, format, progress)?;
             }
             Ok(report)
         });
@@ -195,6 +199,9 @@ impl DiskBuilder {
     }
 
     /// Decides about all parts, and where they lie.
+    ///
+    /// # Errors
+    /// Those of [`DiskBuilder::create`].
     fn plan(self, spool: &Path) -> Result<DiskPlan> {
         check_names(
             self.parts.iter().map(|part| part.name.as_str()),
@@ -228,9 +235,11 @@ impl DiskBuilder {
         }
         let mut planned: Vec<Option<PlannedPart>> = Vec::new();
         let mut waiting = None;
-        let before = Arc::new(AtomicU64::new(0));
+        let progress = Arc::new(DiskProgress::new(self.progress));
+        let tell = |step: &BuildProgress| progress.tell(step);
         for (index, mut part) in self.parts.into_iter().enumerate() {
-            join_progress(&mut part, &self.progress, &before);
+            progress.go_on()?;
+            join_progress(&mut part, &progress);
             let made = match part.fills() {
                 true => {
                     waiting = Some((index, part));
@@ -243,6 +252,7 @@ impl DiskBuilder {
                         self.scheme,
                         self.architecture,
                         &place,
+                        &tell,
                     )?)
                 }
             };
@@ -275,6 +285,7 @@ impl DiskBuilder {
                 self.scheme,
                 self.architecture,
                 &place,
+                &tell,
             )?);
             needed += fill;
         }
@@ -304,9 +315,25 @@ impl DiskBuilder {
             id: guid(id),
             parts,
             derived: self.epoch.is_some(),
-            progress: self.progress,
-            before,
+            progress,
         })
+    }
+}
+
+/// Copies the disk into a new container, which is removed when that fails.
+fn into_container(
+    disk: &SharedDevice,
+    path: &Path,
+    format: Format,
+    progress: Arc<DiskProgress>,
+) -> Result<()> {
+    let watch: WriteWatch = Arc::new(move |_, _| progress.tell(&BuildProgress::Finishing));
+    let stoppable = Arc::new(Stoppable::of_reads(Arc::clone(disk), watch));
+    let source: SharedDevice = Arc::clone(&stoppable) as SharedDevice;
+    let done = blockwright_disk::convert(&source, path, format, &|_| ());
+    match stoppable.is_stopped() {
+        true => Err(stopped()),
+        false => done.map_err(of_disk),
     }
 }
 
@@ -374,13 +401,14 @@ impl PlannedPart {
         scheme: Scheme,
         architecture: Option<Architecture>,
         place: &Place<'_>,
+        tell: Tell<'_>,
     ) -> Result<Self> {
         let purpose = Purpose::of_name(&part.name, architecture).unwrap_or(part.purpose());
         Ok(PlannedPart {
             name: part.name.clone(),
             kind: part.kind.unwrap_or(purpose.kind(scheme)),
             format: part.format(),
-            ready: part.plan(place)?,
+            ready: part.plan(place, tell)?,
         })
     }
 }
@@ -393,18 +421,16 @@ struct DiskPlan {
     parts: Vec<PlannedPart>,
     /// Ids follow from the contents.
     derived: bool,
-    progress: ProgressFn,
-    /// Bytes that the parts before have copied.
-    before: Arc<AtomicU64>,
+    progress: Arc<DiskProgress>,
 }
 
 impl DiskPlan {
     fn write(self, device: &SharedDevice) -> Result<DiskReport> {
         let total: u64 = self.parts.iter().map(|part| part.ready.data_bytes()).sum();
-        (self.progress)(&BuildProgress::Planned {
+        self.progress.told(&BuildProgress::Planned {
             bytes: total,
             volume_bytes: self.bytes,
-        });
+        })?;
         let mut table = NewTable {
             scheme: self.scheme,
             id: self.id,
@@ -422,8 +448,10 @@ impl DiskPlan {
             let window = OffsetDevice::new(Arc::clone(device), DevOffset(start), Some(bytes))?;
             let window: SharedDevice = Arc::new(window);
             let at = |e: Error| Error::new(e.kind(), format!("partition {}: {e}", part.name));
-            let volume = part.ready.write(&window, start).map_err(at)?;
-            self.before.fetch_add(data, Ordering::Relaxed);
+            let copied = |bytes| self.progress.told_of_part(bytes);
+            let written = part.ready.write(&window, start, &copied);
+            let volume = written.map_err(at)?;
+            self.progress.part_is_done(data)?;
             table.partitions.push(NewPartition {
                 start,
                 bytes,
@@ -517,7 +545,7 @@ pub fn add_watched(
         before: Before::Unknown,
         ..place_of(&part.name, index, epoch, Some(usable), spool)
     };
-    let planned = PlannedPart::new(part, table.scheme, Architecture::host(), &place)?;
+    let planned = PlannedPart::new(part, table.scheme, Architecture::host(), &place, &unheard)?;
     let bytes = planned.ready.bytes().next_multiple_of(ALIGNMENT);
     let room = free.iter().find(|room| room.end - room.start >= bytes);
     let start = room.ok_or_else(|| full(bytes))?.start;
@@ -541,7 +569,7 @@ pub fn add_watched(
     )?);
     let stoppable = Arc::new(Stoppable::new(window, watch));
     let window: SharedDevice = Arc::clone(&stoppable) as SharedDevice;
-    let written = planned.ready.write(&window, start);
+    let written = planned.ready.write(&window, start, &|_| Ok(()));
     if stoppable.is_stopped() {
         return Err(Error::new(
             ErrorKind::Interrupted,

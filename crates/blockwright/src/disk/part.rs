@@ -1,6 +1,8 @@
 //! What becomes a partition.
 
+use crate::build::BuildProgress;
 use crate::build::part::{Place, Planned, derived};
+use crate::build::progress::{Tell, told};
 use crate::{Error, ErrorKind, Result, VolumeBuilder};
 use blockwright_device::{DevOffset, DeviceExt, Flags, SharedDevice};
 use blockwright_disk::table::{PartitionType, Purpose};
@@ -118,7 +120,10 @@ impl Part {
     }
 
     /// Decides how large the partition is, and all that will be written.
-    pub(super) fn plan(self, place: &Place<'_>) -> Result<Ready> {
+    ///
+    /// # Errors
+    /// Those of the contents; `Interrupted` when `tell` or the function of a volume's builder breaks.
+    pub(super) fn plan(self, place: &Place<'_>, tell: Tell<'_>) -> Result<Ready> {
         let at = |e: Error| {
             let kind = e.kind();
             Error::new(kind, format!("partition {}: {e}", self.name))
@@ -167,7 +172,7 @@ impl Part {
                     return Err(at(Error::new(ErrorKind::NoSpace, what)));
                 }
                 let uuid = match place.epoch {
-                    Some(_) => identity(&digest(&device).map_err(at)?, bytes),
+                    Some(_) => identity(&digest(&device, tell).map_err(at)?, bytes),
                     None => identity(b"raw", bytes),
                 };
                 Ok(Ready::Raw {
@@ -218,11 +223,16 @@ impl Ready {
         }
     }
 
-    /// Writes the contents onto the partition, which begins at byte `start` of its disk.
+    /// Writes the contents onto the partition, which begins at byte `start` of its disk. `copied` gets the position in bytes behind each piece of a raw
+    /// source; a volume's builder tells its own function.
+    ///
+    /// # Errors
+    /// The device's, and those of `copied`.
     pub(super) fn write(
         self,
         device: &SharedDevice,
         start: u64,
+        copied: &dyn Fn(u64) -> Result<()>,
     ) -> Result<Option<crate::build::BuildReport>> {
         match self {
             Ready::Volume(planned) => planned.write(device, start),
@@ -243,7 +253,7 @@ impl Ready {
                     true => device.write_zeroes(DevOffset(from), to - from),
                     false => Ok(()),
                 };
-                each_step(&source, |at, bytes| {
+                each_step(&source, copied, |at, bytes| {
                     zero(done, at)?;
                     done = at + bytes.len() as u64;
                     Ok(device.write_at(DevOffset(at), bytes, Flags::empty())?)
@@ -268,8 +278,12 @@ fn swap_header(bytes: u64, uuid: &[u8; 16]) -> Vec<u8> {
     page
 }
 
-/// Gives all parts of a device that are not zero to a function, in order.
-fn each_step(device: &SharedDevice, mut take: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+/// Gives all parts of a device that are not zero to a function, in order. `passed` gets the position in bytes behind each piece that was read.
+fn each_step(
+    device: &SharedDevice,
+    passed: &dyn Fn(u64) -> Result<()>,
+    mut take: impl FnMut(u64, &[u8]) -> Result<()>,
+) -> Result<()> {
     let end = device.geometry().bytes;
     let mut at = 0;
     while at < end {
@@ -284,14 +298,19 @@ fn each_step(device: &SharedDevice, mut take: impl FnMut(u64, &[u8]) -> Result<(
             take(at, &bytes)?;
         }
         at += len;
+        passed(at)?;
     }
     Ok(())
 }
 
 /// A digest of a device's bytes, which does not depend on where its holes are.
-fn digest(device: &SharedDevice) -> Result<[u8; 32]> {
+///
+/// # Errors
+/// The device's; `Interrupted` when `tell` breaks, which is told that sources are read.
+fn digest(device: &SharedDevice, tell: Tell<'_>) -> Result<[u8; 32]> {
     let mut hash = Sha256::new();
-    each_step(device, |at, bytes| {
+    let reading = |_| told(tell, &BuildProgress::Reading { files: 0 });
+    each_step(device, &reading, |at, bytes| {
         hash.update(at.to_le_bytes());
         hash.update(bytes);
         Ok(())

@@ -370,4 +370,27 @@ fn a_journal_on_a_device() {
     let error = builder.create(&path).expect_err("stopped");
     assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
     assert!(!path.exists());
+
+    // An image that would become longer keeps its length.
+    let before = vec![0x5A; 5_000_000];
+    for stop in 1..=steps {
+        std::fs::write(&path, &before).expect("written");
+        let seen = AtomicUsize::new(0);
+        let builder = JournalBuilder::new().size(bytes).watch(move |_| {
+            match seen.fetch_add(1, Ordering::Relaxed) + 1 == stop {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        let error = builder.create(&path).expect_err("stopped");
+        assert_eq!(error.kind(), ErrorKind::Interrupted, "{stop}: {error}");
+        let after = std::fs::read(&path).expect("read");
+        assert_eq!(after.len(), before.len(), "{stop}");
+        assert_eq!(after == before, stop == 1, "{stop}");
+    }
+    // As when it fails in another way.
+    std::fs::write(&path, &before).expect("written");
+    let builder = JournalBuilder::new().size(bytes).block_size(3000);
+    builder.create(&path).expect_err("no such block size");
+    assert!(std::fs::read(&path).expect("read") == before);
 }

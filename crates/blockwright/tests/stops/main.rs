@@ -2,6 +2,7 @@
 //! change finishes afterwards.
 
 mod builds;
+mod disks;
 
 use blockwright::device::{DevOffset, DeviceExt, Flags, MemoryDevice, SharedDevice};
 use blockwright::disk::{self, Disk, DiskBuilder, Part, PartReport, Scheme, WriteWatch, container};
