@@ -66,6 +66,7 @@ pub mod positional;
 pub mod refuse;
 mod request;
 pub mod sim;
+mod split_blocks;
 mod sync;
 pub mod trace;
 mod zeroing;
@@ -94,6 +95,7 @@ pub use request::{Completion, Done, Flags, IoPriority, Op, Request, RingIntake};
 pub use sim::faulty::FaultyDevice;
 pub use sim::memory::MemoryDevice;
 pub use sim::recording::{CrashPolicy, RecordingDevice};
+pub use split_blocks::SplitBlocksDevice;
 pub use sync::DeviceExt;
 pub use zeroing::ZeroingDevice;
 

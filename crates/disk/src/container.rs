@@ -59,6 +59,15 @@ impl Format {
             Format::Vmdk => "vmdk",
         }
     }
+
+    /// Whether the disk in it can be written. The others are only read, and made by converting.
+    #[must_use]
+    pub fn is_writable(self) -> bool {
+        match self {
+            Format::Raw | Format::Qcow2 | Format::VhdFixed => true,
+            Format::Simg | Format::Vhd | Format::Vmdk => false,
+        }
+    }
 }
 
 /// Which format a file has that begins with these bytes. A fixed VHD begins as the disk in it does: see [`detect_on`].

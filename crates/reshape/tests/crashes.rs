@@ -5,12 +5,13 @@
 
 mod common;
 
-use blockwright_device::{CrashPolicy, MemoryDevice, RecordingDevice, SharedDevice};
+use blockwright_device::{CrashPolicy, DevOffset, MemoryDevice, RecordingDevice, SharedDevice};
 use blockwright_reshape::ext4::resize::resize;
 use blockwright_reshape::ext4::settings::{Settings, set};
-use blockwright_reshape::{ResizeOptions, Watch};
+use blockwright_reshape::{Phase, ReshapeError, ResizeOptions, Watch};
 use common::{clean, contents, have_tools, mke2fs, output, recovers, scratch};
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -251,6 +252,59 @@ fn growth_of_a_full_ext2() {
         ..BASE
     };
     cut_of("full ext2", EXT2, minimal, 14 << 20, |d| grown(d, 14 << 20));
+}
+
+/// The growth is stopped when the last group is longer. It gets its old end back.
+#[test]
+fn a_stopped_growth_of_a_full_ext2() {
+    let minimal = Base {
+        minimal: true,
+        ..BASE
+    };
+    cut_of("stopped full ext2", EXT2, minimal, 30 << 20, |d| {
+        let count = || {
+            let mut superblock = [0; 1024];
+            d.read_at(DevOffset(1024), &mut superblock).expect("read");
+            superblock[4..8].to_vec()
+        };
+        let had = count();
+        let watch = Watch::new(|progress| match progress.phase {
+            Phase::Metadata => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        });
+        let options = ResizeOptions::to_bytes(30 << 20).watch(watch);
+        let stopped = resize(d, &options).expect_err("stopped");
+        assert!(matches!(stopped, ReshapeError::Interrupted), "{stopped}");
+        assert_eq!(count(), had);
+    });
+}
+
+/// The journal of the change is longer than a block group.
+#[test]
+fn growth_of_ext2_with_a_temporary_journal_across_groups() {
+    const SMALL: &[&str] = &[
+        "-b",
+        "1024",
+        "-g",
+        "1024",
+        "-O",
+        "filetype,resize_inode",
+        "-N",
+        "400",
+    ];
+    let few = Base {
+        images_max: 50,
+        ..BASE
+    };
+    cut_of("small groups", SMALL, few, 20 << 20, |d| grown(d, 20 << 20));
+    let minimal = Base {
+        minimal: true,
+        images_max: 50,
+        ..BASE
+    };
+    cut_of("full small groups", SMALL, minimal, 20 << 20, |d| {
+        grown(d, 20 << 20);
+    });
 }
 
 #[test]

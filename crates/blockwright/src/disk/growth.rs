@@ -1,12 +1,12 @@
 //! A partition that becomes larger, into the free room behind it, and then the volume in it.
 //!
 //! # Crash order
-//! The change of the volume is rehearsed, then the table is written, then the volume is changed. Until the volume follows, its partition is larger than it
+//! The changes of the table and of the volume are rehearsed, then the table is written, then the volume is changed. Until the volume follows, its partition is larger than it
 //! needs, which harms nothing. The same call continues.
 
 use crate::reshape::{self, ExternalJournal, Mode, ResizeOptions, Resized, Watch};
 use crate::{Error, ErrorKind, Result};
-use blockwright_device::{DevOffset, DeviceError, OffsetDevice, SharedDevice};
+use blockwright_device::{DevOffset, DeviceError, OffsetDevice, OverlayDevice, SharedDevice};
 use blockwright_disk::table::ALIGNMENT;
 use blockwright_disk::{Disk, Partition, Selector, Table};
 use std::sync::Arc;
@@ -90,18 +90,22 @@ impl<'a> Growth<'a> {
         )?))
     }
 
-    fn write_table(&self) -> Result<()> {
+    fn write_table(&self, device: &SharedDevice) -> Result<()> {
         if self.end == self.partition.start + self.partition.bytes {
             return Ok(());
         }
-        let grown = self
-            .table
-            .grow(self.disk.device(), &self.partition, self.end);
+        let grown = self.table.grow(device, &self.partition, self.end);
         grown.map_err(of_disk)
+    }
+
+    /// Refuses what [`Growth::write_table`] refuses: the table is written in memory.
+    fn rehearse_table(&self) -> Result<()> {
+        let disk = Arc::clone(self.disk.device());
+        self.write_table(&(Arc::new(OverlayDevice::new(disk)) as SharedDevice))
     }
 }
 
-/// Makes a partition larger, and then the volume in it, which must not be open. What the volume refuses is found before the table is written. A partition
+/// Makes a partition larger, and then the volume in it, which must not be open. What the table or the volume refuses is found before anything is written. A partition
 /// that is large enough keeps its size.
 ///
 /// # Errors
@@ -125,6 +129,7 @@ pub fn grow(
         Mode::Change => Mode::Rehearsal,
         planned => planned,
     };
+    growth.rehearse_table()?;
     let planned = reshape::resize(&device, &options.clone().mode(before))?;
     if mode != Mode::Change {
         return Ok(planned);
@@ -133,6 +138,6 @@ pub fn grow(
         let what = "the partition and its volume are as they were";
         return Err(Error::new(ErrorKind::Interrupted, what));
     }
-    growth.write_table()?;
+    growth.write_table(disk.device())?;
     reshape::resize(&device, &options.without_rehearsal())
 }

@@ -149,6 +149,18 @@ fn mounted(args: &ResizeArgs) -> Result<()> {
     out.finish()
 }
 
+/// Refuses to plan what cannot be made: `-n` opens every image for reading alone.
+fn check_container(args: &ResizeArgs) -> Result<()> {
+    let format = crate::wall::format_of(&args.image);
+    if args.dry_run && !format.is_writable() {
+        return Err(Failure::new(format_args!(
+            "the device is read-only ({}): `blockwright disk convert` makes one that is not",
+            format.name()
+        )));
+    }
+    Ok(())
+}
+
 /// Makes the partition larger, and then the volume. `had` becomes the bytes that the volume has before.
 fn run_in_larger(
     args: &ResizeArgs,
@@ -165,6 +177,7 @@ fn run_in_larger(
         &crate::wall::file_of(&args.image),
         mode,
     )?);
+    check_container(args)?;
     let part = disk.part(&selector).ok();
     *had = part.and_then(|part| reshape::volume_bytes(&part).ok());
     let to = match wanted(args)? {
@@ -201,6 +214,7 @@ fn run(
         return run_in_larger(args, mode, change, had);
     }
     let device = crate::wall::device(&args.image, mode)?;
+    check_container(args)?;
     *had = reshape::volume_bytes(&device).ok();
     lengthen(args, &device)?;
     let room = device.geometry().bytes;

@@ -4,14 +4,21 @@
 //! the volume through the metadata cache, while no handle is open. New groups are written at once: nothing refers to them. The other blocks and the superblock
 //! are one transaction of the engine's journal, and the parts see the new shape before the next handle starts.
 //!
+//! Where more descriptors are needed than blocks are reserved for, new groups hold them (`meta_bg`), and reserved blocks are freed.
+//!
 //! # Locks
-//! `growing`, for all of it. In the transaction, with no handle beside it: the lock of the group that was cut, and below it buffers.
+//! `growing`, for all of it. In the transaction, with no handle beside it: the lock of the group that was cut, then those of groups with reserved blocks one by
+//! one, and below each of them buffers.
 //!
 //! # Crash order
 //! New groups on the device; flush; the transaction. Copies of superblock and descriptors follow, and serve only when the originals are lost.
+//!
+//! Without a journal, descriptors of new groups and then the superblock reach the device in front of the transaction
+//! ([`Growth::begin_unlogged`]). A crash leaves at worst too few free blocks, as a checker counts them again.
 
 use super::Fs;
-use crate::alloc::Allocator;
+use crate::alloc::bits::set_bits;
+use crate::alloc::{Allocator, Run};
 use crate::journal::Handle;
 use crate::journal::buffer::{BlockKind, MetaCache};
 use crate::{Error, ErrorKind, Result};
@@ -124,11 +131,6 @@ impl Fs {
         let _growing = self.growing.lock();
         let volume = &self.volume;
         volume.check_writable(OP)?;
-        if !volume.journal.has_log() {
-            return Err(Error::new(ErrorKind::Unsupported, OP).detail(
-                "a volume without a journal does not grow while it is mounted: unmount it and run `blockwright resize`",
-            ));
-        }
         // It may have become larger since the mount. A device that cannot grow keeps its size.
         let _ = volume.device.grow(0);
         let geo = volume.geometry();
@@ -165,7 +167,15 @@ impl Fs {
                 ));
             }
             if plan.superblock().geo.blocks_count > geo.blocks_count {
-                self.take_over(h, &plan)?;
+                let freed = self.freed_by(&plan)?;
+                if !volume.journal.has_log() {
+                    plan.begin_unlogged().map_err(|e| {
+                        let error = refused(&e);
+                        volume.journal.abort(&error);
+                        error
+                    })?;
+                }
+                self.take_over(h, &plan, &freed)?;
             }
             Ok(plan)
         })?;
@@ -180,17 +190,65 @@ impl Fs {
         Ok(grown)
     }
 
+    /// What the plan frees in the groups that exist. It is loaded, so that nothing fails when it is freed.
+    fn freed_by(&self, plan: &Growth) -> Result<Vec<Freed>> {
+        let volume = &self.volume;
+        let old = volume.geometry();
+        let mut all = Vec::new();
+        for no in old.groups() {
+            let bitmap = plan.desc(no).map(|desc| desc.block_bitmap);
+            let Some((block, image)) = bitmap.and_then(|b| Some((b, plan.image(b)?))) else {
+                continue;
+            };
+            let group = self.groups.group(no)?;
+            let desc = group.lock().desc;
+            let is_uninit = self.groups.block_bitmap_is_uninit(&desc);
+            let kind = BlockKind::BlockBitmap(no);
+            let now = match is_uninit {
+                true => self.groups.uninit_block_bitmap(no)?,
+                false => volume.cache.read(block, kind, |_| Ok(()))?.data().to_vec(),
+            };
+            let runs = cleared(&now, image, old.group_blocks(no));
+            let first = old.group_first_block(no).0;
+            for (start, len) in &runs {
+                self.alloc.prepare_free(Run {
+                    start: BlockNo(first + u64::from(*start)),
+                    len: *len,
+                })?;
+            }
+            all.push(Freed {
+                group: no,
+                bitmap: block,
+                is_uninit,
+                runs,
+            });
+        }
+        Ok(all)
+    }
+
     /// Changes the blocks of the plan in the handle, and what the parts know of the volume's shape.
-    fn take_over(&self, h: &Handle<'_>, plan: &Growth) -> Result<()> {
+    fn take_over(&self, h: &Handle<'_>, plan: &Growth, freed: &[Freed]) -> Result<()> {
         let volume = &self.volume;
         let (old, new) = (volume.geometry(), &plan.superblock().geo);
         let missing = || Error::corrupt(OP, "a group has no descriptor");
         let cut = GroupNo(old.groups_count.saturating_sub(1));
-        let cut_desc = plan.desc(cut).ok_or_else(missing)?;
+        let mut cut_desc = plan.desc(cut).ok_or_else(missing)?;
         // What may fail comes first.
         let group = self.groups.group(cut)?;
         let mut changes = Vec::with_capacity(plan.images().len());
         for (block, image) in plan.images() {
+            let mut image = image.to_vec();
+            if let Some(freed) = freed.iter().find(|freed| freed.bitmap == block) {
+                if freed.group != cut {
+                    continue;
+                }
+                // What is freed in this group, too, is freed below.
+                for (start, len) in &freed.runs {
+                    set_bits(&mut image, *start, *len);
+                    cut_desc.free_clusters = cut_desc.free_clusters.saturating_sub(*len);
+                }
+                cut_desc.set_block_bitmap_csum(&image, new);
+            }
             let kind = kind_of(
                 new,
                 block,
@@ -240,6 +298,9 @@ impl Fs {
         );
         volume.sb.add_free_blocks(blocks);
         volume.sb.add_free_inodes(inodes);
+        for freed in freed {
+            self.free_descriptor_blocks(h, freed)?;
+        }
         let planned = plan.superblock().raw;
         volume.sb.update(h, |raw| {
             raw.inodes_count = planned.inodes_count;
@@ -247,8 +308,70 @@ impl Fs {
             raw.set_reserved_blocks_count(planned.reserved_blocks_count());
             raw.reserved_gdt_blocks = planned.reserved_gdt_blocks;
             raw.overhead_blocks = planned.overhead_blocks;
+            raw.first_meta_bg = planned.first_meta_bg;
+            // The mount has marks of its own among the features.
+            let (before, after) = (old.features, new.features);
+            let mut features = raw.features();
+            features.incompat |= after.incompat - before.incompat;
+            features.compat -= before.compat - after.compat;
+            raw.set_features(features);
         })
     }
+
+    /// Frees blocks that descriptors no longer take. The parts know the new shape.
+    fn free_descriptor_blocks(&self, h: &Handle<'_>, freed: &Freed) -> Result<()> {
+        let group = self.groups.group(freed.group)?;
+        {
+            // The plan's descriptors count these blocks as free already.
+            let mut st = group.lock();
+            if freed.is_uninit && !freed.runs.is_empty() {
+                let desc = &mut st.desc;
+                self.groups
+                    .change_block_bitmap(h, freed.group, desc, |bits, desc| {
+                        for (start, len) in &freed.runs {
+                            set_bits(bits, *start, *len);
+                        }
+                        desc.set_block_bitmap_csum(bits, self.volume.geometry());
+                    })?;
+            }
+            self.groups.store_desc(h, freed.group, &st)?;
+        }
+        let first = self.volume.geometry().group_first_block(freed.group).0;
+        for (start, len) in &freed.runs {
+            let run = Run {
+                start: BlockNo(first + u64::from(*start)),
+                len: *len,
+            };
+            self.alloc.free(h, run, true)?;
+        }
+        Ok(())
+    }
+}
+
+/// Blocks of one group that the plan frees.
+struct Freed {
+    group: GroupNo,
+    bitmap: BlockNo,
+    /// The bitmap was never written.
+    is_uninit: bool,
+    /// First block in the group, and blocks.
+    runs: Vec<(u32, u32)>,
+}
+
+/// Runs among the first `len` bits that are set before and clear after.
+fn cleared(before: &[u8], after: &[u8], len: u32) -> Vec<(u32, u32)> {
+    let bit = |bytes: &[u8], n: u32| {
+        let byte = bytes.get((n / 8) as usize).copied().unwrap_or(u8::MAX);
+        byte >> (n % 8) & 1 == 1
+    };
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for n in (0..len).filter(|n| bit(before, *n) && !bit(after, *n)) {
+        match runs.last_mut() {
+            Some((start, count)) if *start + *count == n => *count += 1,
+            _ => runs.push((n, 1)),
+        }
+    }
+    runs
 }
 
 /// What a block of the plan holds.

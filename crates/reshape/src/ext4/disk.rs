@@ -99,6 +99,12 @@ impl Disk {
         }
     }
 
+    /// A block as it is on the device, whatever is staged.
+    pub fn read_unstaged(&self, block: u64, what: &'static str) -> Result<Vec<u8>> {
+        let at = block * self.block_size as u64;
+        Self::read_bytes(&self.device, at, self.block_size, what)
+    }
+
     /// Consecutive blocks, as [`Disk::read`].
     pub fn read_run(&self, first: u64, count: u64, what: &'static str) -> Result<Vec<u8>> {
         let size = self.block_size as u64;

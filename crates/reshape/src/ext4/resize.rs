@@ -16,8 +16,10 @@
 use std::ops::Range;
 
 use blockwright_device::SharedDevice;
-use blockwright_ondisk::ext4::superblock::JournalLocation;
-use blockwright_ondisk::ext4::{BlockNo, Geometry, GroupDesc, GroupFlags, GroupNo, Superblock};
+use blockwright_ondisk::ext4::superblock::{JournalLocation, State};
+use blockwright_ondisk::ext4::{
+    BlockNo, Compat, Geometry, GroupDesc, GroupFlags, GroupNo, RawSuperblock, Superblock,
+};
 
 use super::commit::Order;
 use super::journal_device::Place;
@@ -133,6 +135,7 @@ fn make(place: &Place, bytes: u64, mode: Mode, watch: &Watch, room: Room) -> Res
     let temporary = journal_blocks == 0;
     let needed = u64::from(old.reserved_gdt_blocks + target.geo.desc_blocks) * 2;
     let needed = JOURNAL_BLOCKS_MIN + needed;
+    let had = volume.sb.raw;
     if temporary && !behind {
         volume.limit = Some(resized.blocks);
         match volume.add_journal(needed) {
@@ -141,6 +144,7 @@ fn make(place: &Place, bytes: u64, mode: Mode, watch: &Watch, room: Room) -> Res
                 if let Err(error) = volume.add_journal(needed) {
                     if !matches!(error, ReshapeError::Device { .. }) {
                         give_up(place, Some(0), true)?;
+                        cut_back(place, &had)?;
                     }
                     return Err(error);
                 }
@@ -159,6 +163,9 @@ fn make(place: &Place, bytes: u64, mode: Mode, watch: &Watch, room: Room) -> Res
         // After a device error nothing more is written.
         if !matches!(error, ReshapeError::Device { .. }) {
             give_up(place, Some(journal_blocks), volume.has_committed)?;
+            if temporary && !smaller {
+                cut_back(place, &had)?;
+            }
         }
         return Err(error);
     }
@@ -215,6 +222,21 @@ fn extend(volume: &mut Volume, blocks: u64, most: u64) -> Result<()> {
     volume.commit_unlogged()
 }
 
+/// Gives a volume that [`extend`] has made longer the end that it had. The journal is gone, so nothing is behind that end.
+fn cut_back(place: &Place, had: &RawSuperblock) -> Result<()> {
+    let mut volume = Volume::open(place)?;
+    if volume.sb.geo.blocks_count <= had.blocks_count() {
+        return Ok(());
+    }
+    super::shrink::stage_cut(&mut volume, had.blocks_count())?;
+    volume
+        .sb
+        .raw
+        .set_reserved_blocks_count(had.reserved_blocks_count());
+    volume.commit_unlogged()?;
+    volume.write_backups(true)
+}
+
 /// Makes the volume larger. Its journal exists and is empty.
 fn grow(volume: &mut Volume, bytes: u64) -> Result<()> {
     let mut log =
@@ -234,7 +256,8 @@ impl Growth {
     /// shows all that is committed, and nothing changes until the blocks of [`Growth::images`] are.
     ///
     /// # Errors
-    /// `Invalid` for sizes that are not larger, or beyond the device; `Unsupported` where descriptors find no reserved blocks; `NotClean`.
+    /// `Invalid` for sizes that are not larger, or beyond the device; `Unsupported` where a copy of the superblock would move, or, without a journal, the
+    /// resize inode would change; `NotClean`.
     pub fn plan(device: &SharedDevice, bytes: u64) -> Result<Self> {
         let mut volume = Volume::open_mounted(device)?;
         if bytes > device.geometry().bytes {
@@ -255,10 +278,13 @@ impl Growth {
                 "the second copy of the superblock would move (sparse_super2): unmount the volume and run `blockwright resize`".into(),
             ));
         }
-        if new.features != old.features {
-            return Err(ReshapeError::Unsupported(
-                "no block is reserved for the descriptors of this many groups: unmount the volume and run `blockwright resize`".into(),
-            ));
+        let most = unlogged_blocks_max(&old);
+        if volume.sb.journal().is_none() && new.blocks_count > most {
+            return Err(ReshapeError::Unsupported(format!(
+                "without a journal, this volume grows to at most {} bytes while it is mounted, because its reserved descriptor blocks (resize_inode) would \
+                 change: unmount it and run `blockwright resize`",
+                most << old.block_bits
+            )));
         }
         if new.blocks_count > old.blocks_count {
             stage_growth(&mut volume, bytes)?;
@@ -296,6 +322,40 @@ impl Growth {
             .map(|(block, image)| (BlockNo(*block), image.as_slice()))
     }
 
+    /// A block among [`Growth::images`].
+    #[must_use]
+    pub fn image(&self, block: BlockNo) -> Option<&[u8]> {
+        self.volume.disk.staged().get(&block.0).map(Vec::as_slice)
+    }
+
+    /// Makes a growth without a journal begin: what a checker would not mend by itself is written in an order that needs none. The blocks of
+    /// [`Growth::images`] may then reach the device in any order.
+    ///
+    /// Descriptors of new groups come first, which nothing reads before the superblock counts the groups. Then comes the superblock, without the mark of a
+    /// clean volume. What is new in the last group that was cut still counts as used.
+    ///
+    /// # Errors
+    /// `Device`. The volume must not be written any more then.
+    pub fn begin_unlogged(&self) -> Result<()> {
+        let volume = &self.volume;
+        let geo = &volume.sb.geo;
+        let known = volume.committed.blocks_count();
+        let old_groups = (known - geo.first_data_block.0).div_ceil(u64::from(geo.blocks_per_group));
+        // Descriptors of other blocks are behind the end, and written.
+        let (index, at) = geo.desc_position(GroupNo(old_groups as u32));
+        let block = geo.desc_block(index).map(|block| block.0);
+        if let Some(block) = block.filter(|block| at > 0 && *block < known) {
+            let mut image = volume.disk.read_unstaged(block, "group descriptors")?;
+            image[at..].copy_from_slice(&volume.desc_image(index)?[at..]);
+            volume.disk.write_now(block, &image, "group descriptors")?;
+            volume.disk.flush("group descriptors")?;
+        }
+        let mut raw = volume.sb.raw;
+        raw.state.set((raw.state() - State::CLEAN).bits());
+        volume.write_super(&raw, false)?;
+        volume.disk.flush("superblock")
+    }
+
     /// Writes the copies of superblock and descriptors, once the growth is committed.
     ///
     /// # Errors
@@ -303,6 +363,21 @@ impl Growth {
     pub fn write_copies(&self) -> Result<()> {
         self.volume.write_backups(true)
     }
+}
+
+/// The most blocks to which a volume grows without a journal while it is mounted.
+///
+/// The resize inode changes with the first descriptor in a reserved block, and with the first new group that has a copy of the superblock. No checker mends, without
+/// a question, one that does not fit the superblock.
+fn unlogged_blocks_max(old: &Geometry) -> u64 {
+    if !old.features.has_compat(Compat::RESIZE_INODE) {
+        return u64::MAX;
+    }
+    let with_room = old.desc_blocks.saturating_mul(old.descs_per_block);
+    let groups = (old.groups_count..with_room)
+        .find(|group| old.group_has_super(GroupNo(*group)))
+        .unwrap_or(with_room);
+    old.first_data_block.0 + u64::from(groups) * u64::from(old.blocks_per_group)
 }
 
 /// Stages all of a growth but the superblock, and writes the new groups.

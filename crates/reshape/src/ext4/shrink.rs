@@ -196,7 +196,7 @@ pub(super) fn shrink_before_journal(
         cut(volume, &wide, &mut log)?;
     }
     volume.remove_journal()?;
-    stage_cut(volume, target)?;
+    stage_cut(volume, target.geo.blocks_count)?;
     volume.commit_unlogged()
 }
 
@@ -685,13 +685,15 @@ fn push(list: &mut Vec<Extent>, next: Extent) {
 
 /// Takes the groups away that are empty now, and the end of the last one.
 fn cut(volume: &mut Volume, target: &Superblock, log: &mut Log) -> Result<()> {
-    stage_cut(volume, target)?;
+    stage_cut(volume, target.geo.blocks_count)?;
     volume.commit_through(log, Order::Superblock)
 }
 
-/// Stages what [`cut`] changes.
-fn stage_cut(volume: &mut Volume, target: &Superblock) -> Result<()> {
+/// Stages what [`cut`] changes. The volume will have exactly this many blocks, and no file has any behind them.
+pub(super) fn stage_cut(volume: &mut Volume, blocks: u64) -> Result<()> {
     let old = volume.sb.geo.clone();
+    // Changes of the superblock by the moves stay: counts, times, the journal.
+    let target = Superblock::from_raw(super::shape::shaped(&volume.sb, blocks)?, None)?;
     let gone: Vec<GroupNo> = (target.geo.groups_count..old.groups_count)
         .map(GroupNo)
         .collect();
@@ -703,15 +705,14 @@ fn stage_cut(volume: &mut Volume, target: &Superblock) -> Result<()> {
             (desc.inode_bitmap.0, 1),
             (desc.inode_table.0, u64::from(old.inode_table_blocks)),
         ] {
-            if first < target.geo.blocks_count {
+            if first < blocks {
                 freed.push((first, len, false));
             }
         }
     }
     let last = GroupNo(target.geo.groups_count - 1);
     let mut last_bits = volume.block_bitmap(last)?;
-    // Changes of the superblock by the moves stay: counts, times, the journal.
-    volume.sb = super::shape::target(&volume.sb, target.geo.blocks_count << old.block_bits)?;
+    volume.sb = target;
     let geo = volume.sb.geo.clone();
     volume.descs.truncate(geo.groups_count as usize);
     set_padding(&mut last_bits, geo.group_clusters(last) as usize);

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const REPLY_BYTES_MAX: u32 = 64 << 10;
 /// How many replies to one option are read.
 const REPLIES_MAX: usize = 64;
+/// The largest smallest request that the protocol allows a server.
+const BLOCK_BYTES_MAX: u32 = 64 << 10;
 /// What a request may carry when the server names no limit.
 const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
@@ -218,15 +220,22 @@ pub(super) fn negotiate(
         true => allocation(&talk, &address.export)?,
         false => None,
     };
-    let mut export = match go(&talk, &address.export)? {
+    let gone = |kind| match kind {
+        // nbdkit does so when its plugin names a size that the protocol does not have.
+        DeviceErrorKind::Gone => refused(
+            "the server closed the connection when it was asked for the export and its block sizes; its log may say why. NBD has minimum block sizes up to 65536 bytes",
+        ),
+        kind => kind,
+    };
+    let mut export = match go(&talk, &address.export).map_err(gone)? {
         Some(export) => export,
         None => by_name(&talk, &address.export, offered)?,
     };
     (export.structured, export.allocation) = (structured, allocation);
-    let sane = |block: u32| block.is_power_of_two() && block <= 64 << 10;
+    let sane = |block: u32| block.is_power_of_two() && block <= BLOCK_BYTES_MAX;
     if !sane(export.block_min) || export.payload_max < export.block_min {
         return Err(refused(format!(
-            "the server wants requests of {} to {} bytes",
+            "the server wants requests of {} to {} bytes; the smallest one must be a power of two, and at most {BLOCK_BYTES_MAX} bytes",
             export.block_min, export.payload_max
         )));
     }

@@ -3,7 +3,7 @@
 //! As many requests in flight as are submitted, over one connection, or over several where the server allows it ([`NbdAddress::connections`]):
 //! its `session`. Abilities that the server lacks are replaced: FUA by a flush behind the write, zeroing by writes of zeroes. Discards are
 //! dropped. A server without flush is taken at its word that writes are durable when they are answered. With structured replies, holes travel as
-//! their lengths.
+//! their lengths. Where the server's smallest request is larger than 4 KiB, smaller ones are made of it ([`SplitBlocksDevice`]).
 //!
 //! # When the server does not answer
 //! A connection that is lost is made again (`supervise`), for as long as [`NbdOptions::reconnect`] says. Meanwhile
@@ -42,7 +42,7 @@ use super::queue::{Queue, completing};
 use crate::monitor::Monitor;
 use crate::{
     BlockDevice, DevOffset, DeviceError, DeviceErrorKind, Geometry, Op, Request, Result,
-    SharedDevice, refuse,
+    SharedDevice, SplitBlocksDevice, refuse,
 };
 use claim::Claim;
 use handshake::Export;
@@ -63,6 +63,8 @@ const QUEUED_MAX: usize = 1024;
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// The largest range that is zeroed or discarded by one request: a server may have to write it.
 const RANGE_BYTES_MAX: u32 = 64 << 20;
+/// Where the server's smallest request is larger, parts of blocks are read and written again: volumes have smaller blocks.
+const SMALLEST_BYTES_MAX: u32 = 4096;
 /// Zeroes for servers that cannot zero.
 const ZEROES_BYTES: usize = 256 << 10;
 /// How far a server is asked at once where zeroes end.
@@ -273,7 +275,12 @@ impl NbdDevice {
                 failed_open(DeviceErrorKind::Os(errno))
             })?;
         self.thread = Some(thread);
-        Ok(Arc::new(self))
+        let block = self.shared.geometry.logical_block_bytes;
+        let device: SharedDevice = Arc::new(self);
+        Ok(match block > SMALLEST_BYTES_MAX {
+            true => Arc::new(SplitBlocksDevice::new(device)),
+            false => device,
+        })
     }
 }
 

@@ -94,6 +94,8 @@ pub struct ServerCounts {
     pub zeroings: AtomicU64,
     /// The largest request that carried data.
     pub bytes_max: AtomicU64,
+    /// Requests that are no whole smallest requests.
+    pub misaligned: AtomicU64,
     /// Connections that ended as the protocol has it.
     pub goodbyes: AtomicU64,
 }
@@ -486,6 +488,14 @@ fn serve(shared: &Shared, peer: &mut Peer) -> io::Result<()> {
             return Ok(());
         }
         counts.requests.fetch_add(1, Ordering::Relaxed);
+        let smallest = shared
+            .options
+            .block_sizes
+            .map_or(1, |(smallest, ..)| smallest);
+        let is_whole = (offset.0 | bytes).is_multiple_of(u64::from(smallest));
+        counts
+            .misaligned
+            .fetch_add(u64::from(!is_whole), Ordering::Relaxed);
         counts
             .fua
             .fetch_add(u64::from(!fua.is_empty()), Ordering::Relaxed);

@@ -161,6 +161,40 @@ fn conforms_with_servers_that_can_little() {
     assert_eq!(server.counts().flushes.load(Ordering::Relaxed), 0);
 }
 
+/// As in front of an object store: the device has smaller blocks all the same.
+#[test]
+fn conforms_with_a_server_of_large_blocks() {
+    let large = ServerOptions {
+        block_sizes: Some((65536, 65536, 1 << 20)),
+        ..ServerOptions::default()
+    };
+    let server = NbdServer::tcp(memory(), large);
+    let device = open(&server);
+    assert_eq!(device.geometry().logical_block_bytes, 512);
+    assert_eq!(device.geometry().optimal_io_bytes, 65536);
+    conformance::run(&device, 36);
+    assert_eq!(server.counts().misaligned.load(Ordering::Relaxed), 0);
+}
+
+/// nbdkit ends the connection when a plugin names blocks of 128 KiB.
+#[test]
+fn a_server_that_hangs_up_when_asked_for_block_sizes() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let structured = said(wire::option::STRUCTURED_REPLY, wire::answer::UNSUPPORTED, 0);
+        let _ended = stream.write_all(&[hello(1), structured].concat());
+        let _ended = stream.shutdown(std::net::Shutdown::Write);
+        let _ended = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    let kind = kind_of_open(&format!("nbd://{at}/x"), &NbdOptions::default());
+    let DeviceErrorKind::Refused { why } = kind else {
+        panic!("{kind:?}")
+    };
+    assert!(why.contains("block sizes up to 65536 bytes"), "{why}");
+}
+
 #[test]
 fn a_write_without_fua_is_durable_before_it_is_told() {
     let options = ServerOptions {
