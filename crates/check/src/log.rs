@@ -96,6 +96,13 @@ impl<K: Kind> Log<K> {
         self.unsafe_found
     }
 
+    /// Whether something that is not repaired without asking a human was found, of these kinds. Where the limit of issues hides what it was, it was.
+    pub fn has_unsafe(&self, of: impl Fn(&K) -> bool) -> bool {
+        let left = |(kind, _): &&(K, bool)| !kind.preen_safe() && kind.severity() > Severity::Note;
+        let mut found = self.issues.iter().filter(left);
+        self.unsafe_found && (self.suppressed > 0 || found.any(|(kind, _)| of(kind)))
+    }
+
     pub fn begin_round(&mut self, round: usize) {
         self.before_rounds = false;
         if round > 0 {

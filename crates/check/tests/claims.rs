@@ -325,9 +325,24 @@ fn references_to_one_value() {
 /// Blocks of 4096 bytes with fast commits in them.
 const AREA: u32 = 6144;
 
+/// One record after another: the `n`th one, for this file and this block of the volume.
+type Record = fn(Ino, u64, u32) -> (u16, Vec<u32>);
+
+fn removed_range(ino: Ino, _: u64, n: u32) -> (u16, Vec<u32>) {
+    (tag::DEL_RANGE, vec![ino.0, 1000 + n, 1])
+}
+
+fn added_range(ino: Ino, block: u64, n: u32) -> (u16, Vec<u32>) {
+    (tag::ADD_RANGE, vec![ino.0, 2 * n, 1, block as u32])
+}
+
+fn new_name(ino: Ino, _: u64, n: u32) -> (u16, Vec<u32>) {
+    (tag::LINK, vec![Ino::ROOT.0, ino.0, 0x2020_2020 + n])
+}
+
 /// A volume whose log has one transaction, with an area of fast commits that is full of records. How many of them are to be redone, where the one that ends a
 /// fast commit is there.
-fn full_of_records(lab: &Lab, complete: bool) -> (Volume, u64) {
+fn full_of_records(lab: &Lab, complete: bool, of: Record) -> (Volume, u64) {
     let args = "-t ext4 -b 4096 -O fast_commit -J size=32";
     let list: Vec<&str> = args.split(' ').collect();
     let clean = Volume::new(lab.make("80M", &list).unwrap());
@@ -358,9 +373,10 @@ fn full_of_records(lab: &Lab, complete: bool) -> (Volume, u64) {
             bytes.extend(record(tag::HEAD, &[0, tid]));
         }
         // Room for a tail is left, and nothing but a pad is in it.
-        while bytes.len() + 16 + 12 + 4 <= 4096 {
+        while bytes.len() + 20 + 12 + 4 <= 4096 {
             records += 1;
-            bytes.extend(record(tag::DEL_RANGE, &[ino.0, 1000 + records as u32, 1]));
+            let (tag, value) = of(ino, target.0, records as u32);
+            bytes.extend(record(tag, &value));
         }
         if complete && at == len - 1 {
             bytes.extend(record(tag::TAIL, &[tid]));
@@ -390,7 +406,7 @@ fn an_area_full_of_fast_commits() {
     }
     let lab = Lab::new();
     for complete in [false, true] {
-        let (v, records) = full_of_records(&lab, complete);
+        let (v, records) = full_of_records(&lab, complete, removed_range);
         let device = MemoryDevice::from_image(&v.image);
         drop(v);
         // The records are 24 MiB on the volume, and would be more in memory.
@@ -404,5 +420,96 @@ fn an_area_full_of_fast_commits() {
             });
             assert_eq!(replayed, complete.then_some(records), "{}", show(&report));
         }
+    }
+}
+
+/// Fast commits that would leave more than any real ones in memory are named, and stay: with more than a million extents or names.
+#[test]
+fn fast_commits_that_add_too_much() {
+    let _alone = alone();
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    for (what, of) in [
+        ("extents", added_range as Record),
+        ("names", new_name as Record),
+    ] {
+        let (v, records) = full_of_records(&lab, true, of);
+        let device = MemoryDevice::from_image(&v.image);
+        drop(v);
+        for result in cheap_within(&format!("{records} {what}"), &device, 64 << 20) {
+            let report = result.unwrap();
+            let named = |i: &blockwright_check::ext4::Issue| i.kind == IssueKind::FastCommitTooMany;
+            assert!(report.issues.iter().any(named), "{what}: {}", show(&report));
+            // Nothing else is wrong.
+            let expected = |i: &blockwright_check::ext4::Issue| {
+                named(i) || matches!(i.kind, IssueKind::JournalReplayed { .. })
+            };
+            assert!(
+                report.issues.iter().all(expected),
+                "{what}: {}",
+                show(&report)
+            );
+        }
+    }
+}
+
+/// A log is searched for its end, or for a commit block, in few requests.
+#[test]
+fn a_search_through_a_whole_log() {
+    let _alone = alone();
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let list: Vec<&str> = "-t ext4 -b 4096 -O fast_commit -J size=32"
+        .split(' ')
+        .collect();
+    let clean = Volume::new(lab.make("80M", &list).unwrap());
+    let target = clean.blocks(clean.lookup("dir/big"))[0];
+    let data = lab.dir.path().join("data");
+    std::fs::write(&data, [7; 4096]).unwrap();
+    let write = format!("jw -b {target} {}", data.display());
+    let mut v = Volume::new(lab.debugfs(&clean.image, &["jo -c", &write, "jc"]));
+    let requests = |v: &Volume| {
+        let device = Arc::new(MemoryDevice::from_image(&v.image));
+        let counting = Arc::new(CountingDevice::new(device));
+        let report = check(
+            Arc::clone(&counting) as SharedDevice,
+            &CheckOptions::default(),
+        );
+        (report.unwrap(), counting.stats().reads.requests)
+    };
+    let (_, plain) = requests(&v);
+    let places = v.blocks(Ino::JOURNAL);
+    for place in &places[4..] {
+        v.block(*place).fill(0x55);
+    }
+    let edit = |v: &mut Volume, edit: fn(&mut RawJournalSuperblock)| {
+        let head = v.block(places[0]);
+        let (mut raw, _) = RawJournalSuperblock::read_from_prefix(head).unwrap();
+        edit(&mut raw);
+        raw.set_checksum();
+        head[..1024].copy_from_slice(raw.as_bytes());
+    };
+    // The descriptor is damaged, and no commit block follows.
+    let mut torn = v.clone();
+    torn.block(places[1])[4095] ^= 1;
+    torn.block(places[3]).fill(0x55);
+    // Fast commits, wherever they begin.
+    edit(&mut v, |raw| {
+        let flag = raw.feature_incompat.get() | JournalIncompat::FAST_COMMIT.bits();
+        raw.feature_incompat.set(flag);
+        raw.num_fc_blks.set(u32::MAX);
+    });
+    for (what, v) in [("a commit block", torn), ("fast commits", v)] {
+        let (report, found) = requests(&v);
+        eprintln!("{what}: {found} requests, {plain} without a search");
+        assert!(
+            found < plain + places.len() as u64 / 16,
+            "{what}: {found} of {plain} requests: {}",
+            show(&report)
+        );
     }
 }

@@ -128,6 +128,16 @@ impl BlockDevice for OverlayDevice {
         request.complete(Ok(()));
     }
 
+    fn next_data(&self, offset: DevOffset) -> DevOffset {
+        let below = self.inner.next_data(offset);
+        let block = self.block_bytes();
+        let written = self.written.read();
+        let first = written.range(offset.0 / block..).next();
+        first.map_or(below, |(first, _)| {
+            DevOffset((first * block).clamp(offset.0, below.0.max(offset.0)))
+        })
+    }
+
     fn read_at(&self, offset: DevOffset, buf: &mut [u8]) -> Result<()> {
         self.inner.read_at(offset, buf)?;
         self.patch(offset, buf);

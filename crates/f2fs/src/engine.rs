@@ -500,6 +500,13 @@ impl Volume for F2fs {
         self.fs.checkpoints.checkpoint()
     }
 
+    fn commit_freed(&self) -> Result<()> {
+        match &self.fs.access.writer {
+            Some(w) if w.segments.checkpoint_frees() => self.sync_volume(),
+            _ => Ok(()),
+        }
+    }
+
     fn unmount(&self) -> Result<()> {
         self.stop_threads();
         self.fs.checkpoints.unmount()

@@ -264,7 +264,9 @@ fn check_ext4(device: &MemoryDevice) -> (bool, String) {
             let may_be = |kind: &IssueKind| {
                 matches!(
                     kind,
-                    IssueKind::MmpInUse { .. } | IssueKind::FastCommitUnknown
+                    IssueKind::MmpInUse { .. }
+                        | IssueKind::FastCommitUnknown
+                        | IssueKind::FastCommitTooMany
                 )
             };
             let named = report.issues.iter().any(|i| may_be(&i.kind));

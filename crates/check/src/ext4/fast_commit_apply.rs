@@ -23,7 +23,7 @@ use blockwright_ondisk::ext4::{BlockNo, ChecksumKind, FileKind, GroupFlags, Grou
 use super::CheckError;
 use super::context::Checker;
 use super::dir_rebuild::Name;
-use super::fast_commit::{FastCommits, NameChange, Operation, Reread};
+use super::fast_commit::{ADDED_MAX, FastCommits, NameChange, Operation, READ_AT_ONCE, Reread};
 use super::issue::IssueKind;
 use super::mapping::{Collect, MapSink, Piece, Walk};
 
@@ -113,7 +113,11 @@ struct Redo {
     dirs: BTreeMap<Ino, DirNames>,
     /// Blocks of what is gone.
     lost: Vec<(BlockNo, u64)>,
+    /// Blocks of directories that were written.
+    kept: Vec<(BlockNo, u64)>,
     touched: BTreeSet<Ino>,
+    /// See [`ADDED_MAX`].
+    added: usize,
 }
 
 fn cut(pieces: &mut Pieces, first: u64, end: u64) {
@@ -148,25 +152,28 @@ fn generation_of(raw: &[u8]) -> Option<[u8; 4]> {
 
 impl Checker {
     /// Redoes fast commits. Records that contradict the volume are reported and left out. So are all of them when the
-    /// log wrote over its own fast commits.
+    /// log wrote over its own fast commits. `false`: nothing was redone, because they add more than [`ADDED_MAX`].
     pub fn apply_fast_commits(
         &mut self,
         pieces: &[Piece],
         head: &JournalSuperblock,
         fast: &FastCommits,
-    ) -> Result<(), CheckError> {
+    ) -> Result<bool, CheckError> {
         if !self.journal_log(pieces, head).has_still(fast)? {
             self.problem(OVERWRITTEN);
-            return Ok(());
+            return Ok(true);
         }
         self.load_used_blocks()?;
         let mut redo = Redo::default();
         let mut reread = Reread::default();
-        for at in fast.blocks.clone() {
+        for first in fast.blocks.clone().step_by(READ_AT_ONCE as usize) {
             let log = self.journal_log(pieces, head);
-            for operation in log.operations(fast, at, &mut reread)? {
+            for operation in log.operations_from(fast, first, &mut reread)? {
                 redo.touched.insert(operation.ino());
                 self.plan_ranges(&mut redo, &operation)?;
+            }
+            if redo.added > ADDED_MAX {
+                return Ok(false);
             }
         }
         for file in redo.files.values() {
@@ -176,9 +183,9 @@ impl Checker {
             }
         }
         let mut reread = Reread::default();
-        for at in fast.blocks.clone() {
+        for first in fast.blocks.clone().step_by(READ_AT_ONCE as usize) {
             let log = self.journal_log(pieces, head);
-            for operation in log.operations(fast, at, &mut reread)? {
+            for operation in log.operations_from(fast, first, &mut reread)? {
                 self.redo(&mut redo, &operation)?;
             }
         }
@@ -188,7 +195,8 @@ impl Checker {
         self.finish_directories(&mut redo)?;
         self.finish_mappings(&mut redo)?;
         self.finish_bitmaps()?;
-        self.list_nameless(&redo)
+        self.list_nameless(&redo)?;
+        Ok(true)
     }
 
     /// Redoes one operation.
@@ -315,15 +323,18 @@ impl Checker {
     /// Follows what a file maps.
     fn plan_ranges(&mut self, redo: &mut Redo, operation: &Operation) -> Result<(), CheckError> {
         let ino = operation.ino();
-        if matches!(operation, Operation::Name { .. }) {
+        if let Operation::Name { change, .. } = operation {
+            redo.added += usize::from(*change != NameChange::Unlink);
             return Ok(());
         }
         if let Entry::Vacant(slot) = redo.files.entry(ino) {
             slot.insert(self.file_before(ino)?);
+            redo.added += 1;
         }
         let Some(file) = redo.files.get_mut(&ino) else {
             return Ok(());
         };
+        let had = file.after.len();
         match operation {
             Operation::AddRange { extent, .. } => {
                 let (first, len) = (extent.physical, u64::from(extent.len));
@@ -364,6 +375,7 @@ impl Checker {
             }
             Operation::Name { .. } => {}
         }
+        redo.added = (redo.added + file.after.len()).saturating_sub(had);
         Ok(())
     }
 
@@ -617,12 +629,9 @@ impl Checker {
             let after = self.file_before(ino)?;
             redo.give_up(&before.before, &before.tree);
             // Blocks that were rewritten in place are not lost.
-            let kept: BTreeMap<u64, Piece> = after.after;
-            redo.lost.retain(|(first, len)| {
-                !kept.values().any(|p| {
-                    p.physical.0 < first.0 + len && first.0 < p.physical.0 + u64::from(p.len)
-                })
-            });
+            let data = after.before.iter().map(|p| (p.physical, u64::from(p.len)));
+            redo.kept
+                .extend(data.chain(after.tree.iter().map(|block| (*block, 1))));
         }
         Ok(())
     }
@@ -668,9 +677,9 @@ impl Checker {
         for (first, len) in &redo.lost {
             self.scan.used.remove_run(*first, *len);
         }
-        for piece in kept {
-            let len = u64::from(piece.len);
-            self.scan.used.insert_run(piece.physical, len, None);
+        let pieces = kept.iter().map(|p| (p.physical, u64::from(p.len)));
+        for (first, len) in pieces.chain(redo.kept.iter().copied()) {
+            self.scan.used.insert_run(first, len, None);
         }
         Ok(())
     }

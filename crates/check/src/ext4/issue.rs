@@ -115,6 +115,11 @@ pub enum IssueKind {
     FastCommitReplayed { records: u64 },
     #[error("journal: fast commits with records that are not known here; nothing is changed")]
     FastCommitUnknown,
+    #[error(
+        "journal: fast commits add more than {} files, extents and names; nothing more is changed",
+        super::fast_commit::ADDED_MAX
+    )]
+    FastCommitTooMany,
     #[error("journal: a fast-commit record of inode {ino} cannot be replayed: {what}")]
     FastCommitRecord { ino: Ino, what: &'static str },
     #[error("journal: holds transactions, but the superblock says no recovery is needed")]
@@ -465,6 +470,7 @@ impl IssueKind {
             | Self::JournalReplayed { .. }
             | Self::FastCommitReplayed { .. }
             | Self::FastCommitUnknown
+            | Self::FastCommitTooMany
             | Self::BlocksSharedByFeature { .. }
             | Self::RecoveryFlagSet
             | Self::OrphanPending { .. }
@@ -538,6 +544,7 @@ impl IssueKind {
             Self::JournalExternal
                 | Self::MmpInUse { .. }
                 | Self::FastCommitUnknown
+                | Self::FastCommitTooMany
                 | Self::BlocksSharedByFeature { .. }
         )
     }

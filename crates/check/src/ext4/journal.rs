@@ -18,8 +18,9 @@ use super::context::Checker;
 use super::issue::IssueKind;
 use super::log_area::{JOURNAL_BLOCKS_MIN, set_fast_commit_blocks};
 use super::mapping::{Collect, Piece, Walk};
-use super::replay::{Log, Replay};
+use super::replay::{Log, Logged, Replay};
 use super::store::Store;
+use super::superblock::first_inode;
 use crate::Mode;
 
 /// The superblock holds a copy of the journal inode's block area and size.
@@ -31,6 +32,9 @@ const KNOWN: JournalIncompat = JournalIncompat::REVOKE
     .union(JournalIncompat::CSUM_V2)
     .union(JournalIncompat::CSUM_V3)
     .union(JournalIncompat::FAST_COMMIT);
+
+/// Blocks of the log that are read before they are put in their places.
+const REPLAYED_AT_ONCE: usize = 256;
 
 /// Whether a journal's pieces have no hole.
 fn is_whole(pieces: &[Piece]) -> bool {
@@ -179,7 +183,9 @@ impl Checker {
         pieces: &[Piece],
         head: &JournalSuperblock,
     ) -> Result<(), CheckError> {
-        if self.mode() == Mode::Preen && self.log.unsafe_in_round() {
+        // A block of multiple-mount protection that is damaged says nothing of the log: e2fsck replays it, too.
+        let besides = |kind: &IssueKind| !matches!(kind, IssueKind::Mmp { .. });
+        if self.mode() == Mode::Preen && self.log.has_unsafe(besides) {
             // What a person has to see first may be about the log.
             self.settle_head(false);
             return Ok(());
@@ -546,12 +552,21 @@ impl Checker {
             transactions: replay.transactions,
         });
         self.apply_replay(pieces, head, &replay)?;
-        self.reload_superblock()?;
+        // What was found of another one counts on: for instance, that its features were lost.
+        match replay.blocks.contains_key(&self.geo.super_block().0) {
+            true => self.reload_superblock()?,
+            false => self.load_groups()?,
+        }
         if !fast.unknown && fast.records > 0 {
+            if !self.apply_fast_commits(pieces, head, &fast)? {
+                // As for unknown ones. The log stays, and what is home of it may go there again.
+                self.problem(IssueKind::FastCommitTooMany);
+                self.log.mode = Mode::ReadOnly;
+                return Ok(());
+            }
             self.problem(IssueKind::FastCommitReplayed {
                 records: fast.records,
             });
-            self.apply_fast_commits(pieces, head, &fast)?;
             self.usage_is_old = true;
             if self.repairing() {
                 // Home before the journal says that it is empty.
@@ -603,22 +618,34 @@ impl Checker {
     ) -> Result<(), CheckError> {
         let superblock = self.geo.super_block();
         let mut batch = 0usize;
-        for (block, logged) in &replay.blocks {
-            let Some(bytes) = self.journal_log(pieces, head).contents(*logged)? else {
-                continue;
-            };
-            if self.repairing() {
-                self.write(BlockNo(*block), bytes);
-                batch += self.geo.block_len();
-                // Bounded memory: the journal stays marked until all is written, so a crash
-                // between batches only means replaying again.
-                if batch > 64 << 20 {
-                    self.store.write_back(superblock)?;
-                    self.store.forget_clean();
-                    batch = 0;
+        // In the order of the log, which is read in runs.
+        let mut order: Vec<(u64, Logged)> = replay.blocks.iter().map(|(b, l)| (*b, *l)).collect();
+        order.sort_unstable_by_key(|(_, logged)| logged.at);
+        for part in order.chunks(REPLAYED_AT_ONCE) {
+            let log = self.journal_log(pieces, head);
+            let mut copies = Vec::with_capacity(part.len());
+            for (block, logged) in part {
+                if log.changes_nothing(&self.store, *block, *logged) {
+                    continue;
                 }
-            } else {
-                self.store.shadow(BlockNo(*block), bytes);
+                if let Some(bytes) = log.contents(*logged)? {
+                    copies.push((BlockNo(*block), bytes));
+                }
+            }
+            for (block, bytes) in copies {
+                if self.repairing() {
+                    self.write(block, bytes);
+                    batch += self.geo.block_len();
+                } else {
+                    self.store.shadow(block, bytes);
+                }
+            }
+            // Bounded memory: the journal stays marked until all is written, so a crash
+            // between batches only means replaying again.
+            if batch > 64 << 20 {
+                self.store.write_back(superblock)?;
+                self.store.forget_clean();
+                batch = 0;
             }
         }
         if self.repairing() {
@@ -635,12 +662,7 @@ impl Checker {
         pieces: &'a [Piece],
         head: &'a JournalSuperblock,
     ) -> Log<'a> {
-        Log {
-            store: self.log_store(),
-            pieces,
-            head,
-            blocks_count: self.blocks_in_log(),
-        }
+        Log::new(self.log_store(), pieces, head, self.blocks_in_log())
     }
 
     /// The most blocks that the volume has once the log is home.
@@ -664,7 +686,7 @@ impl Checker {
         fits.then_some(sb.geo.blocks_count)
     }
 
-    /// The journal may have held a newer superblock.
+    /// The journal held a newer superblock.
     fn reload_superblock(&mut self) -> Result<(), CheckError> {
         let place = self.geo.super_block();
         let bytes = self.store.read(place, "superblock")?;
@@ -674,10 +696,14 @@ impl Checker {
         };
         if let Ok(raw) = RawSuperblock::read(raw)
             && raw.verify_checksum().is_ok()
-            && let Ok(sb) = Superblock::from_raw(raw, None)
+            && let Ok(mut sb) = Superblock::from_raw(raw, None)
             && sb.geo.block_size == self.geo.block_size
             && sb.geo.blocks_count <= self.blocks_in_log()
         {
+            let first = first_inode(&mut sb);
+            if first.is_some_and(|kind| self.problem(kind)) {
+                self.touch_superblock();
+            }
             self.sb = sb.raw;
             if sb.geo.blocks_count > self.geo.blocks_count {
                 self.scan = super::state::Scan::new(&sb.geo);

@@ -50,10 +50,7 @@ impl Log<'_> {
         for end in ends.into_iter().filter(possible) {
             let mut head = self.head.clone();
             head.log_end = end;
-            let log = Log {
-                head: &head,
-                ..*self
-            };
+            let log = self.with_head(&head);
             let replay = log.replay()?;
             if replay.unsafe_to_replay {
                 return Ok(Some(end));
@@ -93,10 +90,7 @@ impl Log<'_> {
         }
         let mut head = self.head.clone();
         head.log_end = end;
-        let log = Log {
-            head: &head,
-            ..*self
-        };
+        let log = self.with_head(&head);
         let replay = log.replay()?;
         // A transaction with a commit block that is torn has another end than the one that was followed, and fast commits on top of it have another number.
         let whole = !is_before(replay.next_sequence, reach.sequence);
@@ -180,10 +174,18 @@ impl Log<'_> {
 
     /// The end of a log that fast commits follow. A transaction has one head of fast commits, at the beginning of the area: the first one that is found decides.
     fn end_by_fast_commits(&self, reach: &Reach) -> Result<Option<u32>, CheckError> {
-        for end in reach.header + 1..self.head.len.saturating_sub(1) {
-            let Some(block) = self.read(end + 1)? else {
+        let mut at = reach.header + 2;
+        while at < self.head.len {
+            let stored = self.next_stored(at);
+            if stored > at {
+                at = stored;
+                continue;
+            }
+            let Some(block) = self.read(at)? else {
                 break;
             };
+            let end = at - 1;
+            at += 1;
             let head = Records::new(&block).next().and_then(Result::ok);
             let follows = head.is_some_and(
                 |r| matches!(r.record, Record::Head { tid, .. } if tid == reach.sequence),

@@ -3,8 +3,12 @@
 //!
 //! Three passes over the log, as the format demands: find the end, collect revocations, collect
 //! blocks. The log is a ring; no pass goes around more than once.
+//!
+//! Blocks that are asked for in order are read many at a time. What a sparse image claims to have and never stored costs no request, and no search goes through it.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use blockwright_ondisk::ext4::BlockNo;
 use blockwright_ondisk::ext4::jbd2::{
@@ -24,6 +28,17 @@ pub(super) struct Log<'a> {
     pub pieces: &'a [Piece],
     pub head: &'a JournalSuperblock,
     pub blocks_count: u64,
+    ahead: RefCell<Ahead>,
+}
+
+/// Most blocks of the journal that are read at once.
+const AHEAD_MAX: u32 = 64;
+
+/// Blocks of the journal that were read last. The volume does not change while a [`Log`] borrows it.
+#[derive(Default)]
+struct Ahead {
+    blocks: Range<u32>,
+    bytes: Vec<u8>,
 }
 
 /// The last version of a block in the log.
@@ -60,21 +75,91 @@ pub(super) fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
+impl<'a> Log<'a> {
+    pub fn new(
+        store: &'a Store,
+        pieces: &'a [Piece],
+        head: &'a JournalSuperblock,
+        blocks_count: u64,
+    ) -> Self {
+        Self {
+            store,
+            pieces,
+            head,
+            blocks_count,
+            ahead: RefCell::default(),
+        }
+    }
+
+    /// The same journal with another head.
+    pub fn with_head<'b>(&self, head: &'b JournalSuperblock) -> Log<'b>
+    where
+        'a: 'b,
+    {
+        Log::new(self.store, self.pieces, head, self.blocks_count)
+    }
+}
+
 impl Log<'_> {
-    /// Where a block of the journal lies.
-    pub fn place(&self, at: u32) -> Option<BlockNo> {
+    /// Where a block of the journal lies, and how many follow it there, itself included.
+    fn run(&self, at: u32) -> Option<(BlockNo, u64)> {
         let at = u64::from(at);
         let n = self.pieces.partition_point(|p| p.end() <= at);
         let piece = self.pieces.get(n).filter(|p| p.logical <= at)?;
-        Some(BlockNo(piece.physical.0 + (at - piece.logical)))
+        let place = BlockNo(piece.physical.0 + (at - piece.logical));
+        Some((place, piece.end() - at))
+    }
+
+    /// The first block at `at` or behind it that may hold anything but zeroes, and is in the same piece: the block behind the piece where it holds nothing more.
+    pub fn next_stored(&self, at: u32) -> u32 {
+        let Some((place, len)) = self.run(at) else {
+            return at;
+        };
+        let skip = (self.store.next_stored(place).0 - place.0).min(len);
+        at.saturating_add(u32::try_from(skip).unwrap_or(u32::MAX))
+    }
+
+    /// Reads blocks that will be asked for, and no more.
+    pub fn fetch(&self, at: u32, count: u32) -> Result<(), CheckError> {
+        if let Some((place, len)) = self.run(at) {
+            let there = self.store.blocks().saturating_sub(place.0);
+            let count = u64::from(count).min(len).min(there);
+            let mut ahead = self.ahead.borrow_mut();
+            ahead.bytes = self.store.read_run(place, count, "journal")?;
+            ahead.blocks = at..at.saturating_add(count as u32);
+        }
+        Ok(())
     }
 
     /// Reads a block of the journal.
     pub fn read(&self, at: u32) -> Result<Option<Vec<u8>>, CheckError> {
-        match self.place(at) {
-            Some(place) => self.store.read(place, "journal").map(Some),
-            None => Ok(None),
+        let Some((place, len)) = self.run(at) else {
+            return Ok(None);
+        };
+        let mut ahead = self.ahead.borrow_mut();
+        if !ahead.blocks.contains(&at) {
+            // Asked for in order: twice as many as the last time.
+            let follows = at
+                .checked_sub(ahead.blocks.end)
+                .is_some_and(|gap| gap <= AHEAD_MAX);
+            let count = match follows && !ahead.blocks.is_empty() {
+                true => (2 * ahead.blocks.len() as u32).clamp(1, AHEAD_MAX),
+                false => 1,
+            };
+            let there = self.store.blocks().saturating_sub(place.0).max(1);
+            let mut count = u64::from(count).min(len).min(there);
+            let mut read = self.store.read_run(place, count, "journal");
+            if read.is_err() && count > 1 {
+                // One of those that follow, which may never be asked for.
+                count = 1;
+                read = self.store.read_run(place, count, "journal");
+            }
+            ahead.bytes = read?;
+            ahead.blocks = at..at.saturating_add(count as u32);
         }
+        let size = ahead.bytes.len() / ahead.blocks.len().max(1);
+        let from = (at - ahead.blocks.start) as usize * size;
+        Ok(ahead.bytes.get(from..from + size).map(<[u8]>::to_vec))
     }
 
     fn step(&self, at: u32, by: u32) -> u32 {
@@ -243,8 +328,17 @@ impl Log<'_> {
     /// just the end of the log.
     fn is_committed(&self, at: u32, sequence: u32) -> Result<bool, CheckError> {
         let len = self.head.log_end - self.head.first;
-        for n in 1..len.min(1 << 16) {
-            let Some(block) = self.read(self.step(at, n))? else {
+        let mut n = 1;
+        while n < len.min(1 << 16) {
+            let here = self.step(at, n);
+            let stored = self.next_stored(here).min(self.head.log_end);
+            if stored > here {
+                // Nothing was ever written there.
+                n += stored - here;
+                continue;
+            }
+            n += 1;
+            let Some(block) = self.read(here)? else {
                 break;
             };
             if jbd2::block_header(&block) == Some((JournalBlockType::Commit, sequence))
@@ -369,6 +463,14 @@ impl Log<'_> {
             }
             Ok(())
         })
+    }
+
+    /// Whether the copy in the log and the block itself were never stored: both are zeroes.
+    pub fn changes_nothing(&self, home: &Store, block: u64, logged: Logged) -> bool {
+        let Some((place, _)) = self.run(logged.at).filter(|_| !logged.escaped) else {
+            return false;
+        };
+        self.store.is_hole(place, 1) && home.is_hole(BlockNo(block), 1)
     }
 
     /// A logged block as it belongs on the volume.

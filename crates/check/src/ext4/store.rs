@@ -72,6 +72,24 @@ impl Store {
         end <= data
     }
 
+    /// The first block at `block` or behind it that may hold anything but zeroes.
+    pub fn next_stored(&self, block: BlockNo) -> BlockNo {
+        let size = self.block_size as u64;
+        let (start, stop) = self.hole.get();
+        let at = block.0 * size;
+        let mut data = stop;
+        if !(start..stop).contains(&at) {
+            data = self.device.next_data(DevOffset(at)).0;
+            if data > at {
+                self.hole.set((at, data));
+            }
+        }
+        // The block that the data begins in.
+        let stored = (data / size).max(block.0);
+        let changed = self.overlay.range(block.0..stored).next();
+        BlockNo(changed.map_or(stored, |(block, _)| *block))
+    }
+
     /// How many whole blocks the device has.
     pub fn device_blocks(&self) -> u64 {
         self.device.geometry().bytes / self.block_size as u64

@@ -54,6 +54,22 @@ fn lenient(raw: &RawSuperblock, bytes: u64) -> Result<Superblock, FormatError> {
 }
 
 /// Looks for a copy of the superblock where volumes of each block size keep them.
+/// No volume was ever made with another first inode; with a larger one, all files below it would be taken for misused reserved inodes, and cleared. It becomes the
+/// usual one: what it was.
+pub(super) fn first_inode(sb: &mut Superblock) -> Option<IssueKind> {
+    let first = sb.raw.first_ino.get();
+    let standard = Ino::FIRST_NON_RESERVED.0;
+    if sb.raw.rev_level.get() == 0 || first == standard {
+        return None;
+    }
+    sb.raw.first_ino.set(standard);
+    sb.geo.first_ino = Ino(standard);
+    Some(IssueKind::SuperblockField {
+        field: "first inode",
+        found: u64::from(first),
+    })
+}
+
 fn find_copy(
     device: &SharedDevice,
     bytes: u64,
@@ -172,20 +188,8 @@ impl Checker {
                 },
             }
         };
-        // No volume was ever made with another first inode; with a larger one, all files below it
-        // would be taken for misused reserved inodes, and cleared.
         let mut sb = sb;
-        let first = sb.raw.first_ino.get();
-        let standard = Ino::FIRST_NON_RESERVED.0;
-        let mut first_repaired = false;
-        if sb.raw.rev_level.get() > 0 && first != standard {
-            first_repaired = log.problem(IssueKind::SuperblockField {
-                field: "first inode",
-                found: u64::from(first),
-            });
-            sb.raw.first_ino.set(standard);
-            sb.geo.first_ino = Ino(standard);
-        }
+        let first_repaired = first_inode(&mut sb).is_some_and(|kind| log.problem(kind));
         let features = sb.geo.features;
         let mut names = features.unsupported_incompat(Incompat::KNOWN);
         names.extend(features.unsupported_ro_compat(RoCompat::KNOWN - RoCompat::BTREE_DIR));

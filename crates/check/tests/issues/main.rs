@@ -174,6 +174,7 @@ const ELSEWHERE: &[&str] = &[
     "JournalRevoke",
     "FastCommitReplayed",
     "FastCommitUnknown",
+    "FastCommitTooMany",
     "FastCommitRecord",
     "RecoveryFlagMissing",
     "JournalExternal",

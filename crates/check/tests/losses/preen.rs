@@ -220,3 +220,53 @@ fn a_damaged_transaction_is_left() {
     v.block(places[7])[100] ^= 1;
     assert!(preen(&lab, "damaged", &v).is_none());
 }
+
+/// A damaged block of multiple-mount protection says nothing of the log. As with e2fsck, the log is home before a person looks at the rest.
+#[test]
+fn a_sound_log_beside_other_damage_is_replayed() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let (mut v, target, new) = volume(&lab, true);
+    edit_journal(&mut v, with_fast_commits);
+    let nowhere = v.geo.blocks_count - 1;
+    v.edit_sb(|sb| {
+        let mut features = sb.features();
+        features.incompat |= Incompat::MMP;
+        sb.set_features(features);
+        sb.mmp_block.set(nowhere);
+    });
+    let (report, ours) = repair(&v.image, Mode::Preen);
+    let report = report.unwrap();
+    assert_eq!(fsck_exit_code(&report) & 4, 4, "{}", show(&report));
+    let mut ours = Volume::new(ours);
+    assert_eq!(ours.block(target), new, "{}", show(&report));
+    let waits = |v: &Volume| v.sb().features().has_incompat(Incompat::NEEDS_RECOVERY);
+    assert!(waits(&v) && !waits(&ours), "{}", show(&report));
+}
+
+/// The superblock was mended before a log that waits was replayed, and the replay must not bring the fault back: all files were below the first inode.
+#[test]
+fn a_replay_keeps_what_was_mended_before_it() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let (mut v, target, new) = volume(&lab, true);
+    edit_journal(&mut v, with_fast_commits);
+    v.edit_sb(|sb| sb.first_ino.set(2000));
+    let (report, ours) = repair(&v.image, Mode::Yes);
+    let report = report.unwrap();
+    let mut ours = Volume::new(ours);
+    assert_eq!(
+        ours.lookup("dir/big"),
+        v.lookup("dir/big"),
+        "{}",
+        show(&report)
+    );
+    assert_eq!(ours.block(target), new, "{}", show(&report));
+    let again = verify(&ours.image).unwrap();
+    assert!(again.issues.is_empty(), "{}", show(&again));
+    assert_eq!(lab.e2fsck(&ours.image).0, 0, "{}", show(&report));
+}

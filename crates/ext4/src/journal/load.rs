@@ -221,10 +221,15 @@ impl Found {
         recovered.fast_commits =
             fast_commit::scan(&mut reader, &self.superblock, recovery.end_sequence)?;
         // Checked before anything is written: a volume with a damaged log stays as it is.
-        recovery.copies(&mut reader, blocks_count, |_, _| Ok(()))?;
+        recovery.verify(&mut reader, blocks_count)?;
         let mut batch = WriteBatch::new(device, Flags::META, IoPriority::default());
-        recovery.copies(&mut reader, blocks_count, |block, data| {
-            batch.push(DevOffset(superblock.geo.block_offset(block)), data.into());
+        let geo = &superblock.geo;
+        let unstored = |block| {
+            let offset = geo.block_offset(block);
+            device.next_data(DevOffset(offset)).0 >= offset + u64::from(geo.block_size)
+        };
+        recovery.copies(&mut reader, unstored, |block, data| {
+            batch.push(DevOffset(geo.block_offset(block)), data.into());
             Ok(())
         })?;
         batch.finish().map_err(|e| Error::io("journal replay", e))?;

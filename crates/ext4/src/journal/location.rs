@@ -12,6 +12,7 @@ use blockwright_ondisk::ext4::extent::{ExtentNode, NodePlace, NodeRules, verify_
 use blockwright_ondisk::ext4::{
     BlockNo, FileKind, Geometry, GroupDesc, Ino, Inode, InodeFlags, InodeSeed, Superblock,
 };
+use hashbrown::HashSet;
 
 /// A place in the log: an index of a block of the journal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -121,6 +122,8 @@ struct Walker<'a> {
     blocks: u64,
     /// Blocks of mapping that may still be read: a loop ends here.
     budget: u32,
+    /// Blocks of pointers that were read. One that came again would give the journal the same blocks again, more than the volume has.
+    met: HashSet<BlockNo>,
 }
 
 impl Walker<'_> {
@@ -179,6 +182,12 @@ impl Walker<'_> {
                 pointer[0], pointer[1], pointer[2], pointer[3],
             ])));
             if depth > 0 {
+                if !self.met.insert(block) {
+                    return Err(
+                        Error::corrupt(OP, "the journal has a block of pointers twice")
+                            .block(block.0),
+                    );
+                }
                 let child = self.read(block)?;
                 self.pointers(&child, depth - 1, map)?;
                 continue;
@@ -285,6 +294,7 @@ fn locate_by_inode(device: &SharedDevice, geo: &Geometry, ino: Ino) -> Result<Lo
         geo,
         blocks,
         budget: budget(blocks, geo),
+        met: HashSet::new(),
     };
     let seed = geo.inode_seed(ino, inode.generation);
     walker.walk(
@@ -313,6 +323,7 @@ fn locate_by_backup(device: &SharedDevice, superblock: &Superblock) -> Option<Lo
         geo,
         blocks,
         budget: budget(blocks, geo),
+        met: HashSet::new(),
     };
     // The copy does not say which it is; an extent root begins with its magic.
     let extents = area[..2] == [0x0A, 0xF3];

@@ -4,7 +4,8 @@
 //! transaction, and ends at the first block that is not the expected next one: a transaction
 //! without its commit block never happened. *Revoke* and *replay* then choose for each block its
 //! newest copy, unless a transaction at or after the copy's revoked the block. Only headers and tags
-//! are kept in memory (a few bytes per logged block); copies are read one by one in the end.
+//! are kept in memory (a few bytes per logged block); copies are read in the order of the log in the end. Blocks of the log that were never stored cost no
+//! request, and go home only where something else is.
 //!
 //! # What is torn and what is damaged
 //! A commit block is written after everything else of its transaction was flushed. So a bad descriptor or
@@ -28,6 +29,7 @@ use blockwright_ondisk::ext4::jbd2::{
 use blockwright_ondisk::ext4::{BlockNo, FormatError};
 use blockwright_ondisk::sums_differ;
 use hashbrown::HashMap;
+use std::ops::Range;
 
 const OP: &str = "journal replay";
 
@@ -61,10 +63,18 @@ pub struct LogReader<'a> {
     map: &'a LogMap,
     superblock: &'a JournalSuperblock,
     window: Option<(u64, AlignedBuf)>,
+    /// Bytes that the next read asks for.
+    ahead: u64,
+    /// What was never stored: the hole that was met last, in bytes of the device.
+    hole: Range<u64>,
+    zero: AlignedBuf,
 }
 
-/// Bytes read ahead at once.
-const WINDOW_BYTES: u64 = 1 << 18;
+/// Most bytes read ahead at once, and fewest.
+const AHEAD_MAX: u64 = 1 << 18;
+const AHEAD_MIN: u64 = 1 << 15;
+/// Bytes of copies that are in memory at once, so that they are written in the order of their places.
+const COPIES_BYTES: usize = 4 << 20;
 
 impl<'a> LogReader<'a> {
     /// A reader of the log described by `superblock`.
@@ -79,6 +89,9 @@ impl<'a> LogReader<'a> {
             map,
             superblock,
             window: None,
+            ahead: AHEAD_MIN,
+            hole: 0..0,
+            zero: AlignedBuf::zeroed(superblock.block_size as usize),
         }
     }
 
@@ -90,6 +103,21 @@ impl<'a> LogReader<'a> {
         }
     }
 
+    /// Whether a block of the journal was never stored. One that was read already is not asked about: it costs nothing more.
+    fn is_hole(&mut self, at: LogBlock) -> Result<bool> {
+        let offset = self.map.offset(at, self.superblock.block_size)?.0;
+        let end = offset.saturating_add(u64::from(self.superblock.block_size));
+        let held = self.window.as_ref();
+        if held.is_some_and(|(start, buf)| *start <= offset && end <= *start + buf.len() as u64) {
+            return Ok(false);
+        }
+        if !self.hole.contains(&offset) {
+            let data = self.device.next_data(DevOffset(offset)).0;
+            self.hole = offset..data;
+        }
+        Ok(end <= self.hole.end)
+    }
+
     /// The bytes of a block of the journal.
     ///
     /// # Errors
@@ -97,14 +125,22 @@ impl<'a> LogReader<'a> {
     pub fn read(&mut self, at: LogBlock) -> Result<&[u8]> {
         let bytes = u64::from(self.superblock.block_size);
         let offset = self.map.offset(at, self.superblock.block_size)?.0;
-        let hit = self.window.as_ref().is_some_and(|(start, buf)| {
-            offset >= *start && offset + bytes <= *start + buf.len() as u64
-        });
-        if !hit {
+        let held = self.window.as_ref();
+        let held = held.map_or(0..0, |(start, buf)| *start..*start + buf.len() as u64);
+        if !(held.start <= offset && offset + bytes <= held.end) {
+            if self.is_hole(at)? {
+                return Ok(&self.zero);
+            }
+            // Twice as much as the last time, where the log is read on.
+            let follows = (held.end..=held.end.saturating_add(AHEAD_MAX)).contains(&offset);
+            self.ahead = match follows && !held.is_empty() {
+                true => (2 * self.ahead).min(AHEAD_MAX),
+                false => AHEAD_MIN,
+            };
             // As much of what follows as is contiguous with it on the device.
             let mut len = bytes;
             let mut next = at;
-            while len < WINDOW_BYTES {
+            while len < self.ahead {
                 next = LogBlock(next.0 + 1);
                 match self.map.offset(next, self.superblock.block_size) {
                     Ok(o) if o.0 == offset + len => len += bytes,
@@ -367,26 +403,56 @@ impl Recovery {
         self.copies.len()
     }
 
-    /// Gives every block and its newest copy to `sink`, in ascending order of the blocks.
+    /// The copies in the order of the log, which is read in runs.
+    fn in_log_order(&self) -> Vec<(BlockNo, Copy)> {
+        let mut order: Vec<(BlockNo, Copy)> = self.copies.iter().map(|(b, c)| (*b, *c)).collect();
+        order.sort_unstable_by_key(|(_, copy)| copy.at);
+        order
+    }
+
+    /// Verifies all copies.
     ///
     /// # Errors
-    /// `Corrupt` for a copy whose checksum is bad, or a block outside of the volume; `Io`; and what `sink`
-    /// says.
-    pub fn copies(
-        &self,
-        reader: &mut LogReader<'_>,
-        blocks_count: u64,
-        mut sink: impl FnMut(BlockNo, AlignedBuf) -> Result<()>,
-    ) -> Result<()> {
-        let mut order: Vec<(&BlockNo, &Copy)> = self.copies.iter().collect();
-        order.sort_unstable_by_key(|(block, _)| **block);
-        for (&block, copy) in order {
+    /// `Corrupt` for a copy whose checksum is bad, or a block outside of the volume; `Io`.
+    pub fn verify(&self, reader: &mut LogReader<'_>, blocks_count: u64) -> Result<()> {
+        for (block, copy) in self.in_log_order() {
             if block.0 >= blocks_count {
                 return Err(
                     bad(copy.sequence, "a logged block lies outside of the volume").block(block.0),
                 );
             }
-            sink(block, read_copy(reader, block, copy)?)?;
+            if reader.superblock.format.block_checksums() {
+                read_copy(reader, block, &copy)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the blocks and their newest copies to `sink`, a part of the log at a time. `unstored` says of a block's place that nothing was ever stored there: a
+    /// copy that was not, either, is left out.
+    ///
+    /// # Errors
+    /// `Corrupt` for a copy whose checksum is bad; `Io`; and what `sink` says.
+    pub fn copies(
+        &self,
+        reader: &mut LogReader<'_>,
+        unstored: impl Fn(BlockNo) -> bool,
+        mut sink: impl FnMut(BlockNo, AlignedBuf) -> Result<()>,
+    ) -> Result<()> {
+        let at_once = (COPIES_BYTES / reader.superblock.block_size as usize).max(1);
+        for part in self.in_log_order().chunks(at_once) {
+            let mut copies = Vec::with_capacity(part.len());
+            for (block, copy) in part {
+                let nothing = !copy.escaped && reader.is_hole(copy.at)? && unstored(*block);
+                // Its checksum was verified with the others.
+                if !nothing {
+                    copies.push((*block, read_copy(reader, *block, copy)?));
+                }
+            }
+            copies.sort_unstable_by_key(|(block, _)| *block);
+            for (block, data) in copies {
+                sink(block, data)?;
+            }
         }
         Ok(())
     }

@@ -36,6 +36,10 @@ const AFTER_MAPPING: usize = 0x64;
 /// Enough for any one step: a name added, an inode, an extent tree's path.
 const CREDITS: u32 = 512;
 
+/// Most files and extents that fast commits may add to what is held in memory while they are redone. A real log stays far below: it has one transaction, and
+/// Linux gives up at about 175 000 ranges.
+const ADDED_MAX: usize = 1 << 19;
+
 /// A file's extents, by first logical block.
 type Extents = BTreeMap<u64, Extent>;
 
@@ -140,11 +144,25 @@ impl Recovery {
     /// The extents of every file the operations touch, before and after.
     fn plan_extents(&self, operations: &Operations<'_>) -> Result<BTreeMap<Ino, File>> {
         let mut files: BTreeMap<Ino, File> = BTreeMap::new();
-        operations.for_each(|operation| self.plan_one(&mut files, operation))?;
+        let mut added = 0;
+        operations.for_each(|operation| {
+            self.plan_one(&mut files, &mut added, operation)?;
+            if added > ADDED_MAX {
+                let detail = format!("fast commits add more than {ADDED_MAX} files and extents");
+                return Err(Error::new(ErrorKind::UnsupportedFeature, OP).detail(detail));
+            }
+            Ok(())
+        })?;
         Ok(files)
     }
 
-    fn plan_one(&self, files: &mut BTreeMap<Ino, File>, operation: &Operation) -> Result<()> {
+    /// `added`: see [`ADDED_MAX`].
+    fn plan_one(
+        &self,
+        files: &mut BTreeMap<Ino, File>,
+        added: &mut usize,
+        operation: &Operation,
+    ) -> Result<()> {
         let ino = match operation {
             Operation::AddRange { ino, .. }
             | Operation::DelRange { ino, .. }
@@ -153,8 +171,12 @@ impl Recovery {
         };
         let file = match files.entry(ino) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(self.file_before(ino)?),
+            Entry::Vacant(new) => {
+                *added += 1;
+                new.insert(self.file_before(ino)?)
+            }
         };
+        let had = file.after.len();
         match operation {
             Operation::AddRange { extent, .. } => {
                 let (first, len) = (extent.physical, u64::from(extent.len));
@@ -184,6 +206,7 @@ impl Recovery {
             }
             _ => {}
         }
+        *added = (*added + file.after.len()).saturating_sub(had);
         Ok(())
     }
 

@@ -97,7 +97,7 @@ impl Segments {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let mut freed = Vec::new();
-        (inner.blocks_then, inner.charged) = (inner.counts.blocks, 0);
+        (inner.blocks_then, inner.charged, inner.freed) = (inner.counts.blocks, 0, 0);
         for seg in std::mem::take(&mut inner.changed) {
             let Segment { now, then, .. } = inner.segs.get(seg);
             if then == now {

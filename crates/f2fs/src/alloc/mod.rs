@@ -122,6 +122,8 @@ pub struct Inner {
     blocks_then: u64,
     /// Blocks that came into use since, whether others went or not.
     charged: u64,
+    /// Blocks that went since. Only these can a checkpoint make usable.
+    freed: u64,
     sit_valid: VersionBitmap,
     /// While checkpoints are disabled: what stays as it is.
     pinned: Option<pinned::Pinned>,
@@ -286,6 +288,7 @@ impl Segments {
             },
             blocks_then: raw.valid_block_count.get(),
             charged: 0,
+            freed: 0,
             sit_valid: cp.sit_bitmap.clone(),
             pinned: None,
         };
@@ -422,6 +425,15 @@ impl Segments {
         self.charge_in(&mut self.inner.lock(), blocks, promised)
     }
 
+    /// Takes room for blocks, and has `name` refer to them. Where that fails nothing refers to them, and the room goes back.
+    ///
+    /// # Errors
+    /// `NoSpace`, and `name` is not called; what `name` returns.
+    pub(crate) fn charge_for<T>(&self, blocks: u64, name: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.charge(blocks, 0)?;
+        name().inspect_err(|_| self.discharge(blocks, 0))
+    }
+
     fn charge_in(&self, inner: &mut Inner, blocks: u64, promised: u64) -> Result<()> {
         if self.is_pinned() && !self.has_room_pinned(inner, blocks + promised) {
             return Err(Error::new(ErrorKind::NoSpace, OP)
@@ -446,6 +458,11 @@ impl Segments {
         let inner = self.inner.lock();
         let more = inner.charged + inner.charged.min(DIRECTORIES);
         more == 0 || inner.blocks_then + more <= self.user_blocks
+    }
+
+    /// Whether the next checkpoint makes anything usable. Without that, no operation that found no room succeeds because of it.
+    pub(crate) fn checkpoint_frees(&self) -> bool {
+        self.inner.lock().freed > 0
     }
 
     /// Gives room back.
@@ -626,14 +643,17 @@ impl Segments {
     }
 
     fn invalidate_in(&self, inner: &mut Inner, block: BlockAddr, count: u32) {
+        let mut freed = 0;
         self.change(inner, block, count, |seg, _, range| {
             for at in range.clone().filter(|at| seg.now.get(*at)) {
                 // Also what no checkpoint has seen: a reader may be on its way to it.
                 seg.then.set(at, true);
+                freed += 1;
             }
             seg.now.set_range(range, false);
             0
         });
+        inner.freed += freed;
     }
 
     /// As [`Segments::invalidate`] for each of some blocks, in one step.

@@ -134,14 +134,7 @@ impl Attributes {
             project: if passes_on { parent.project } else { 0 },
         };
         self.tree.check_inode_quota(&owner)?;
-        w.segments.charge(1, 0)?;
-        let nid = match self.nodes.nat.take(None) {
-            Ok(nid) => nid,
-            Err(e) => {
-                w.segments.discharge(1, 0);
-                return Err(e);
-            }
-        };
+        let nid = w.segments.charge_for(1, || self.nodes.nat.take(None))?;
         {
             let counts = &mut w.segments.lock().counts;
             counts.nodes += 1;
@@ -253,10 +246,10 @@ impl Attributes {
         let mut body = own.body.write();
         self.tree.release_memory(w, &mut body);
         if inode.kind() != FileKind::Regular {
-            let end = inode.size().div_ceil(4096).min(1 << 20);
-            for at in 0..end {
-                self.nodes.blocks.remove((own.ino, at));
-            }
+            let end = inode.size().div_ceil(4096);
+            let blocks = (0..end).map(|at| (own.ino, at));
+            let is_its = |(ino, _): &(Ino, u64)| *ino == own.ino;
+            self.nodes.blocks.remove_all(blocks, end, is_its);
         }
         if let Err(e) = self.free_contents(w, own, &mut body) {
             // It stays an orphan, and must not name the nodes that are gone.

@@ -62,21 +62,16 @@ impl Data {
         // A change copies the bytes while another reference to them is held.
         drop(node);
         let address = if size > 0 {
-            w.segments.charge(1, 0)?;
-            let version = self.nodes.nat.get(own.ino.nid())?.version;
-            let (block, _) = match w.segments.take_run(Need::User, log_of(w, body), 1) {
-                Ok(taken) => taken,
-                Err(e) => {
-                    w.segments.discharge(1, 0);
-                    return Err(e);
+            let (version, block) = w.segments.charge_for(1, || {
+                let version = self.nodes.nat.get(own.ino.nid())?.version;
+                let (block, _) = w.segments.take_run(Need::User, log_of(w, body), 1)?;
+                let at = DevOffset(u64::from(block.0) << 12);
+                if let Err(e) = self.volume.device.write_at(at, &data, Flags::empty()) {
+                    w.segments.give_back(block, 1);
+                    return Err(Error::io(OP, e).ino(vfs_ino(own.ino)));
                 }
-            };
-            let at = DevOffset(u64::from(block.0) << 12);
-            if let Err(e) = self.volume.device.write_at(at, &data, Flags::empty()) {
-                w.segments.give_back(block, 1);
-                w.segments.discharge(1, 0);
-                return Err(Error::io(OP, e).ino(vfs_ino(own.ino)));
-            }
+                Ok((version, block))
+            })?;
             w.segments.commit_as(block, 1, w.age(), |_| Summary {
                 nid: own.ino.nid(),
                 version,

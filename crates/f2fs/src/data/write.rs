@@ -648,10 +648,11 @@ impl Data {
                 && pending_at(body, at).is_none()
             {
                 self.tree.check_block_quota(own, body, 1)?;
-                w.segments.charge(1, 0)?;
+                w.segments.charge_for(1, || {
+                    self.nodes
+                        .set_address(slot.nid, slot.start, slot.position, BlockAddr::NEW)
+                })?;
                 body.inode.blocks += 1;
-                self.nodes
-                    .set_address(slot.nid, slot.start, slot.position, BlockAddr::NEW)?;
                 match new.last_mut() {
                     Some(last) if last.end == at => last.end += 1,
                     _ => new.push(at..at + 1),

@@ -297,6 +297,27 @@ impl<K: Copy + Eq + Hash + Ord> BlockCache<K> {
         }
     }
 
+    /// Forgets blocks, dirty or not: those with a key that `is_meant`. `keys` are all that can be, `count` of them. With more keys than blocks in memory, these are
+    /// looked at instead: what a damaged size claims costs nothing.
+    pub fn remove_all(
+        &self,
+        keys: impl Iterator<Item = K>,
+        count: u64,
+        is_meant: impl Fn(&K) -> bool,
+    ) {
+        if count <= self.cached.load(Ordering::Relaxed) as u64 {
+            return keys.for_each(|key| self.remove(key));
+        }
+        for shard in &self.shards {
+            let meant: Vec<K> = {
+                let shard = shard.lock();
+                let keys = shard.slots.keys().copied();
+                keys.filter(&is_meant).collect()
+            };
+            meant.into_iter().for_each(|key| self.remove(key));
+        }
+    }
+
     /// How many bytes of blocks are in memory.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
@@ -387,6 +408,27 @@ mod tests {
 
     fn block(v: u8) -> AlignedBuf {
         AlignedBuf::copy_of(&[v; 4096])
+    }
+
+    #[test]
+    fn all_blocks_of_an_owner_go_wherever_they_are() {
+        for count in [4, 1 << 40] {
+            let cache = BlockCache::<(u32, u64)>::new(1 << 20);
+            for at in [0, 3, 1 << 20, 1 << 39] {
+                cache.insert_dirty((1, at), block(1));
+                cache.insert_clean((2, at), block(2));
+            }
+            cache.remove_all((0..count).map(|at| (1, at)), count, |key| key.0 == 1);
+            let left = |at| cache.is_cached((1, at));
+            assert_eq!([0, 3].map(left), [false; 2]);
+            assert_eq!([1 << 20, 1 << 39].map(left), [count == 4; 2]);
+            assert!(
+                [0, 3, 1 << 20, 1 << 39]
+                    .iter()
+                    .all(|at| cache.is_cached((2, *at)))
+            );
+            assert_eq!(cache.dirty_count(), if count == 4 { 2 } else { 0 });
+        }
     }
 
     #[test]

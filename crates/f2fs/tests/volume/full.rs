@@ -7,7 +7,7 @@ use blockwright::{ErrorKind, OpenOptions, Volume, VolumeOptions};
 use blockwright_device::sim::faulty::{Fault, Ops, Rule};
 use blockwright_device::sim::rng::SplitMix64;
 use blockwright_device::sim::turns::Turns;
-use blockwright_device::{FaultyDevice, MemoryDevice, SharedDevice};
+use blockwright_device::{AlignedBuf, FaultyDevice, MemoryDevice, SharedDevice};
 use blockwright_f2fs::{F2fs, inode};
 use blockwright_ondisk::f2fs::Nid;
 use blockwright_vfs::engine::Intent;
@@ -109,8 +109,14 @@ fn f2fs(v: &Volume) -> &F2fs {
 }
 
 fn full_volume(left: u64) -> (Arc<MemoryDevice>, Volume) {
+    full_volume_with(left, |_| ())
+}
+
+/// The same, with more on it.
+fn full_volume_with(left: u64, prepare: impl FnOnce(&Volume)) -> (Arc<MemoryDevice>, Volume) {
     let device = common::f2fs::formatted(64 << 20);
     let v = Volume::open_device(device.clone()).expect("mounted");
+    prepare(&v);
     // The file that is to be refused has blocks, and all of its names and nodes are on the device.
     let victim = OpenOptions::new()
         .write(true)
@@ -134,6 +140,16 @@ fn full_volume(left: u64) -> (Arc<MemoryDevice>, Volume) {
     filler.set_len(at - (left << 12)).expect("cut");
     drop(filler);
     v.sync().expect("synced");
+    // A node of the filler may have gone with its blocks.
+    while v.statfs().expect("statfs").blocks_free > left {
+        let mut open = OpenOptions::new();
+        let victim = open.write(true).direct(true).open(&v, "victim");
+        let victim = victim.expect("opened");
+        let end = victim.metadata().expect("there").len();
+        victim.write_at(&[1; 4096], end).expect("written");
+        drop(victim);
+        v.sync().expect("synced");
+    }
     assert_eq!(v.statfs().expect("statfs").blocks_free, left);
     (device, v)
 }
@@ -203,6 +219,129 @@ fn a_freed_inode_gets_no_node() {
         }
         v.close().expect("closed");
         assert_clean(&device, "freed");
+    });
+}
+
+/// A checkpoint makes usable what was freed before it. A caller that finds no room though nothing was freed gets none, however often it asks.
+#[test]
+fn no_checkpoint_is_written_for_a_failure_that_none_cures() {
+    common::guarded("in vain", LIMIT, || {
+        // Room for the inode of a symbolic link, and not for the block with its target.
+        let (device, v) = full_volume(1);
+        let target = "t".repeat(4000);
+        let make = |n: u32| {
+            let e = v.symlink(&target, format!("link{n}")).expect_err("no room");
+            assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+        };
+        let written = || v.vfs().stats().get("checkpoints").expect("counted");
+        make(0);
+        let before = written();
+        (1..=20).for_each(make);
+        assert_eq!(written() - before, 0);
+        // What was freed is usable at once.
+        v.remove_file("filler").expect("removed");
+        v.symlink(&target, "link").expect("room");
+        v.close().expect("closed");
+        assert_clean(&device, "in vain");
+    });
+}
+
+/// Blocks of a directory that is gone are not written any more, wherever they were: hashes of names reach behind 4 GiB, and damaged sizes anywhere.
+#[test]
+fn blocks_of_a_removed_directory_leave_memory() {
+    common::guarded("huge directory", LIMIT, || {
+        for at in [3_u64, (1 << 20) + 5, 1 << 39] {
+            let device = common::f2fs::formatted(64 << 20);
+            let v = Volume::open_device(device.clone()).expect("mounted");
+            v.create_dir("d").expect("made");
+            let dir = v.vfs().resolve(v.cred(), b"d", true).expect("there");
+            let key = (inode::f2fs(&dir).ino, at);
+            let blocks = &f2fs(&v).fs().nodes.blocks;
+            blocks.insert_dirty(key, AlignedBuf::zeroed(4096));
+            dir.update_attr(|a| a.size = (at + 1) << 12);
+            drop(dir);
+            v.remove_dir("d").expect("removed");
+            assert!(!blocks.is_cached(key), "block {at}");
+            v.close().expect("closed");
+            assert_clean(&device, &format!("block {at}"));
+        }
+    });
+}
+
+/// A directory leaves its inode while another thread takes the last blocks of the volume. Whoever gets them, each name that was there or was made is found.
+#[test]
+fn a_directory_leaves_its_inode_while_the_last_blocks_go() {
+    // One more fits into the inode.
+    const THERE: usize = 89;
+    const MORE: usize = 10;
+    common::guarded("leaves its inode", LIMIT, || {
+        let (mut left_it, mut refused) = (0, 0);
+        for seed in 0..12 {
+            let what = format!("seed {seed}");
+            let (device, v) = full_volume_with(1 + seed % 3, |v| {
+                v.create_dir("d").expect("made");
+                v.write("file", b"named often").expect("written");
+                for n in 0..THERE {
+                    v.hard_link("file", format!("d/there{n:06}"))
+                        .expect("named");
+                }
+            });
+            let victim = OpenOptions::new()
+                .write(true)
+                .direct(true)
+                .open(&v, "victim")
+                .expect("opened");
+            let before = victim.metadata().expect("there").len();
+            let turns = Turns::new(2, seed);
+            let (made, taken) = std::thread::scope(|s| {
+                let naming = s.spawn(|| {
+                    let _turn = turns.take_part(0, true);
+                    let link = |n: &usize| v.hard_link("file", format!("d/new{n:06}")).map(|()| *n);
+                    let (made, failed): (Vec<_>, Vec<_>) =
+                        (0..MORE).map(|n| link(&n)).partition(Result::is_ok);
+                    for e in failed.into_iter().filter_map(Result::err) {
+                        assert_eq!(e.kind(), ErrorKind::NoSpace, "{what}: {e}");
+                    }
+                    made.into_iter().flatten().collect::<Vec<usize>>()
+                });
+                let writing = s.spawn(|| {
+                    let _turn = turns.take_part(1, true);
+                    let at = |n: u64| before + (n << 12);
+                    let write = |n: &u64| victim.write_at(&[3; 4096], at(*n)).is_ok();
+                    (0..8).take_while(write).count() as u64
+                });
+                (
+                    naming.join().expect("named"),
+                    writing.join().expect("wrote"),
+                )
+            });
+            match made.len() == MORE {
+                true => left_it += 1,
+                false => refused += 1,
+            }
+            drop(victim);
+            let check = |v: &Volume| {
+                let names = v.read_dir("d").expect("listed").count();
+                assert_eq!(names, THERE + made.len(), "{what}");
+                let there = (0..THERE).map(|n| format!("d/there{n:06}"));
+                let new = made.iter().map(|n| format!("d/new{n:06}"));
+                for name in there.chain(new) {
+                    assert_eq!(v.read(&name).expect(&name), b"named often", "{what}");
+                }
+                let size = v.metadata("victim").expect("there").len();
+                assert_eq!(size, before + (taken << 12), "{what}");
+            };
+            check(&v);
+            v.close().expect("closed");
+            assert_clean(&device, &what);
+            let v = Volume::open_device(device.clone()).expect("mounted");
+            check(&v);
+            v.close().expect("closed");
+        }
+        assert!(
+            left_it > 0 && refused > 0,
+            "{left_it} left it, {refused} were refused"
+        );
     });
 }
 

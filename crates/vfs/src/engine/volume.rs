@@ -108,6 +108,15 @@ pub trait Volume: Send + Sync {
     /// Those of the device.
     fn sync_volume(&self) -> Result<()>;
 
+    /// Makes usable what was freed before, where that takes a commit. An operation that found no room is tried again after it. An engine that knows of nothing
+    /// freed does nothing: a caller that cannot be helped would pay a commit each time.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn commit_freed(&self) -> Result<()> {
+        self.sync_volume()
+    }
+
     /// Writes everything, and marks the volume clean. The last call: the vfs has evicted all inodes.
     ///
     /// # Errors

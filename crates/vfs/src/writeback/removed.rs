@@ -21,7 +21,7 @@ impl Core {
     /// room, without a handle of the engine. Whether trying again makes sense.
     pub(crate) fn reclaim_removed(&self) -> bool {
         self.wait_for_removed();
-        self.engine.sync_volume().is_ok()
+        self.engine.commit_freed().is_ok()
     }
 
     /// Runs an operation of the engine; once more where it found no room and room may have come free. Without room the operation changes nothing, and

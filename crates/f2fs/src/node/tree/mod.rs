@@ -70,14 +70,9 @@ impl Tree {
                 .detail("the inode was freed"));
         }
         self.check_block_quota(own, body, 1)?;
-        w.segments.charge(1, 0)?;
-        let nid = match self.nodes.nat.take(Some(own.ino)) {
-            Ok(nid) => nid,
-            Err(e) => {
-                w.segments.discharge(1, 0);
-                return Err(e);
-            }
-        };
+        let nid = w
+            .segments
+            .charge_for(1, || self.nodes.nat.take(Some(own.ino)))?;
         w.segments.lock().counts.nodes += 1;
         body.inode.blocks += 1;
         let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);

@@ -38,10 +38,11 @@ impl Tree {
     ) -> Result<()> {
         let slot = self.ensure_slot(w, own, body, at)?;
         self.check_block_quota(own, body, 1)?;
-        w.segments.charge(1, 0)?;
+        w.segments.charge_for(1, || {
+            self.nodes
+                .set_address(slot.nid, slot.start, slot.position, BlockAddr::NEW)
+        })?;
         body.inode.blocks += 1;
-        self.nodes
-            .set_address(slot.nid, slot.start, slot.position, BlockAddr::NEW)?;
         self.nodes.blocks.insert_dirty((own.ino, at), bytes);
         Ok(())
     }
