@@ -470,6 +470,7 @@ impl<'a> Args<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zerocopy::IntoBytes;
 
     fn message(opcode: Opcode, body: &[u8], extensions: &[u8]) -> Vec<u8> {
         assert_eq!(extensions.len() % 8, 0);
