@@ -113,6 +113,7 @@ pub fn export_tar_watched(
 /// Called with what was written so far.
 type ProgressFn<'v> = &'v mut dyn FnMut(&ExportReport) -> ControlFlow<()>;
 
+/// Writes all at and below `root`. With `failed`, files that cannot be read are named to it and left out; otherwise the first one ends the export.
 fn export<'v, W: Write>(
     volume: &'v Volume,
     root: &Path,
@@ -337,6 +338,7 @@ impl<W: Write> Export<'_, W> {
         Ok(())
     }
 
+    /// Writes one file: its header with all attributes, and its contents. Further names of a file become links.
     fn entry(
         &mut self,
         walk: &mut ReadAheadWalk<'_>,
@@ -438,6 +440,7 @@ impl<W: Write> Export<'_, W> {
         Ok(())
     }
 
+    /// Writes a regular file with holes as a sparse entry, and another one as it is.
     fn regular(
         &mut self,
         walk: &mut ReadAheadWalk<'_>,

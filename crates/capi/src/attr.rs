@@ -1,4 +1,4 @@
-//! Attributes.
+//! Attributes of inodes (`bw_stat`: size, mode, owners, times) and extended attributes: read and changed by path.
 
 use crate::call::{known, on_volume, out};
 use crate::error::{Fault, Result, bw_error, bw_status};

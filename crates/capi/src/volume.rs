@@ -1,4 +1,4 @@
-//! A volume as a whole.
+//! A volume as a whole: its format and how full it is, making all of it durable, and giving free blocks back. `open` opens and closes volumes.
 
 use crate::call::{on_volume, out};
 use crate::error::{Fault, bw_error, bw_status};

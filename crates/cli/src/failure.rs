@@ -25,7 +25,7 @@ impl Failure {
     pub fn new(what: impl fmt::Display) -> Self {
         Failure {
             place: None,
-            what: what.to_string(),
+            what: without_number(&what.to_string()),
             code: exit::FAILURE,
             silent: false,
             hopeless: false,
@@ -118,7 +118,7 @@ impl From<io::Error> for Failure {
         if e.kind() == io::ErrorKind::BrokenPipe {
             return Failure::said(exit::BROKEN_PIPE);
         }
-        Failure::new(lower_first(without_number(&e.to_string())))
+        Failure::new(lower_first(e.to_string()))
     }
 }
 
@@ -144,11 +144,15 @@ impl From<blockwright_vfs::Error> for Failure {
             | K::TooManyLinks
             | K::NoAttribute
             | K::TooManySymlinks) => Failure::new(kind),
-            K::Poisoned => Failure {
-                hopeless: true,
-                ..Failure::new(e)
-            },
-            _ => Failure::new(e),
+            kind => {
+                let hopeless = kind == K::Poisoned;
+                let full = "the host's disk is full, and the image cannot grow";
+                let told = match e.host_is_full() {
+                    true => Failure::new(format_args!("{full} ({e})")),
+                    false => Failure::new(e),
+                };
+                Failure { hopeless, ..told }
+            }
         }
     }
 }
@@ -164,7 +168,7 @@ impl From<blockwright::Error> for Failure {
         let failure = match e.as_volume() {
             Some(volume) => Failure::from(volume.clone()),
             None => {
-                let text = without_number(&e.to_string());
+                let text = e.to_string();
                 let prefix = path
                     .as_ref()
                     .map_or(String::new(), |path| format!("{path}: "));
@@ -180,13 +184,18 @@ impl From<blockwright::Error> for Failure {
     }
 }
 
-/// The system's sentence without the "(os error 2)" that Rust adds.
+/// A text without the "(os error 2)" that Rust puts behind the system's sentences. Those begin with a capital; ours follow a colon and do not.
 fn without_number(text: &str) -> String {
     const MARK: &str = " (os error ";
     let mut rest = text;
     let mut clean = String::with_capacity(text.len());
     while let Some(at) = rest.find(MARK) {
-        clean.push_str(&rest[..at]);
+        let (before, sentence) = match rest[..at].rfind(": ") {
+            Some(colon) => rest[..at].split_at(colon + 2),
+            None => ("", &rest[..at]),
+        };
+        clean.push_str(before);
+        clean.push_str(&lower_first(sentence.to_owned()));
         let tail = &rest[at + MARK.len()..];
         rest = tail.split_once(')').map_or("", |(_, after)| after);
     }
@@ -208,7 +217,6 @@ impl From<blockwright_device::DeviceError> for Failure {
     }
 }
 
-/// The system's sentences begin with a capital; ours follow a colon and do not.
 fn lower_first(mut text: String) -> String {
     let mut chars = text.chars();
     // An abbreviation (RPC, I/O) stays.
@@ -292,4 +300,20 @@ pub fn warn(what: impl fmt::Display) {
     crate::commands::progress::aside(|| {
         let _ = writeln!(io::stderr().lock(), "blockwright: {text}");
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_of_the_system_are_ours() {
+        let said = |text: &str| Failure::new(text).to_string();
+        assert_eq!(
+            said("cannot unmount: Device or resource busy (os error 16)"),
+            "cannot unmount: device or resource busy"
+        );
+        assert_eq!(said("a: I/O error (os error 5); b"), "a: I/O error; b");
+        assert_eq!(said("Kept: as it is (really)"), "Kept: as it is (really)");
+    }
 }

@@ -65,24 +65,30 @@ fn translate(mut arguments: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
     if commands::mount::is_bare_mount(&arguments) {
         arguments.insert(1, "mount".into());
     }
+    if let Some(at) = command_at(&arguments).filter(|at| arguments[*at] == "find") {
+        for argument in &mut arguments[at + 1..] {
+            if let Some(option) = argument.to_str().and_then(commands::find::long_option) {
+                *argument = option.into();
+            }
+        }
+    }
     Ok(Some(arguments))
 }
 
-/// Whether the arguments, which were not understood, ask for `check`, whose exit codes are fsck's. Options that every
-/// command takes may stand before the command's name.
-fn is_check(arguments: &[OsString]) -> bool {
-    let mut rest = arguments.iter().skip(1);
-    while let Some(argument) = rest.next() {
+/// Where the command's name is. Options that every command takes may stand before it.
+fn command_at(arguments: &[OsString]) -> Option<usize> {
+    let mut rest = arguments.iter().enumerate().skip(1);
+    while let Some((at, argument)) = rest.next() {
         if ["--device", "--journal", "--overlay", "--sandbox"]
             .iter()
             .any(|o| argument == o)
         {
             rest.next();
         } else if !argument.as_bytes().starts_with(b"-") {
-            return argument == "check";
+            return Some(at);
         }
     }
-    false
+    None
 }
 
 /// The journal's device that `mkfs` is given by one of two options.
@@ -108,11 +114,12 @@ fn run(arguments: Vec<OsString>) -> Result<()> {
         Err(e) => {
             // Help and version are no errors, and go to standard output.
             let wrong = e.use_stderr();
-            e.print()?;
+            e.print().map_err(output::of_stdout)?;
             if !wrong {
                 return Ok(());
             }
-            let code = if is_check(&arguments) {
+            // The exit codes of `check` are fsck's.
+            let code = if command_at(&arguments).is_some_and(|at| arguments[at] == "check") {
                 exit::fsck::USAGE
             } else {
                 exit::USAGE

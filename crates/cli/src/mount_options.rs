@@ -104,6 +104,17 @@ fn id(name: &str, value: Option<&str>) -> Result<u32> {
         .ok_or_else(|| Failure::usage(format_args!("mount option {name}= is out of range")))
 }
 
+/// The value of an option that takes one of these words.
+fn one_of<T: Copy>(name: &str, value: Option<&str>, words: &[(&str, T)]) -> Result<T> {
+    let value = need(name, value)?;
+    let found = words.iter().find(|(word, _)| *word == value);
+    found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+        let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let known = known.join(", ");
+        Failure::usage(format_args!("mount option {name}={value}: one of {known}"))
+    })
+}
+
 /// `disable`, `disable:BLOCKS` or `disable:PERCENT%`.
 fn disabled(text: &str) -> Result<Checkpointing> {
     let bad = || {
@@ -291,16 +302,12 @@ impl MountSettings {
             ("read_past", value) => volume.parts.vfs.read_past_bytes = size(name, value)?,
             ("write_past", value) => volume.parts.vfs.write_past_bytes = size(name, value)?,
             ("errors", value) => {
-                volume.parts.ext4.errors = Some(match need(name, value)? {
-                    "continue" => ErrorBehaviour::Continue,
-                    "remount-ro" => ErrorBehaviour::RemountReadOnly,
-                    "panic" => ErrorBehaviour::Panic,
-                    other => {
-                        return Err(Failure::usage(format_args!(
-                            "mount option errors={other}: continue, remount-ro or panic"
-                        )));
-                    }
-                });
+                let words = [
+                    ("continue", ErrorBehaviour::Continue),
+                    ("remount-ro", ErrorBehaviour::RemountReadOnly),
+                    ("panic", ErrorBehaviour::Panic),
+                ];
+                volume.parts.ext4.errors = Some(one_of(name, value, &words)?);
             }
             ("data", Some("ordered")) => {}
             ("nodelalloc", None) => volume.parts.vfs.delayed_allocation = false,
@@ -309,27 +316,16 @@ impl MountSettings {
             ("discard", None) => volume.parts.f2fs.discard = true,
             ("nodiscard", None) => volume.parts.f2fs.discard = false,
             ("mode", value) => {
-                volume.parts.f2fs.mode = match need(name, value)? {
-                    "adaptive" => F2fsMode::Adaptive,
-                    "lfs" => F2fsMode::Lfs,
-                    other => {
-                        return Err(Failure::usage(format_args!(
-                            "mount option mode={other}: adaptive or lfs"
-                        )));
-                    }
-                };
+                let words = [("adaptive", F2fsMode::Adaptive), ("lfs", F2fsMode::Lfs)];
+                volume.parts.f2fs.mode = one_of(name, value, &words)?;
             }
             ("background_gc", value) => {
-                volume.parts.f2fs.background_cleaning = match need(name, value)? {
-                    "on" => BackgroundCleaning::On,
-                    "off" => BackgroundCleaning::Off,
-                    "sync" => BackgroundCleaning::Sync,
-                    other => {
-                        return Err(Failure::usage(format_args!(
-                            "mount option background_gc={other}: on, off or sync"
-                        )));
-                    }
-                };
+                let words = [
+                    ("on", BackgroundCleaning::On),
+                    ("off", BackgroundCleaning::Off),
+                    ("sync", BackgroundCleaning::Sync),
+                ];
+                volume.parts.f2fs.background_cleaning = one_of(name, value, &words)?;
             }
             // f2fs's checkpoints and allocation
             ("checkpoint_merge", None) | ("checkpoint", Some("merge")) => {
@@ -361,16 +357,12 @@ impl MountSettings {
                 volume.parts.f2fs.fsync_mode = FsyncMode::NoBarrier;
             }
             ("fsync_mode", value) => {
-                volume.parts.f2fs.fsync_mode = match need(name, value)? {
-                    "posix" => FsyncMode::Posix,
-                    "strict" => FsyncMode::Strict,
-                    "nobarrier" => FsyncMode::NoBarrier,
-                    other => {
-                        return Err(Failure::usage(format_args!(
-                            "mount option fsync_mode={other}: posix, strict or nobarrier"
-                        )));
-                    }
-                };
+                let words = [
+                    ("posix", FsyncMode::Posix),
+                    ("strict", FsyncMode::Strict),
+                    ("nobarrier", FsyncMode::NoBarrier),
+                ];
+                volume.parts.f2fs.fsync_mode = one_of(name, value, &words)?;
             }
             ("barrier", None | Some("1")) => {
                 volume.parts.ext4.barrier = true;
@@ -395,27 +387,16 @@ impl MountSettings {
                 fuse.threads_min = fuse.threads_min.min(threads);
             }
             ("transport", value) => {
-                fuse.transport = match need(name, value)? {
-                    "auto" => TransportChoice::Auto,
-                    "io_uring" => TransportChoice::IoUring,
-                    "dev_fuse" => TransportChoice::DevFuse,
-                    other => {
-                        return Err(Failure::usage(format_args!(
-                            "mount option transport={other}: auto, io_uring or dev_fuse"
-                        )));
-                    }
-                };
+                let words = [
+                    ("auto", TransportChoice::Auto),
+                    ("io_uring", TransportChoice::IoUring),
+                    ("dev_fuse", TransportChoice::DevFuse),
+                ];
+                fuse.transport = one_of(name, value, &words)?;
             }
             ("cpu_latency", value) => {
-                fuse.cpu_latency = match need(name, value)? {
-                    "auto" => CpuLatency::Auto,
-                    "off" => CpuLatency::Off,
-                    other => {
-                        return Err(Failure::usage(format_args!(
-                            "mount option cpu_latency={other}: auto or off"
-                        )));
-                    }
-                };
+                let words = [("auto", CpuLatency::Auto), ("off", CpuLatency::Off)];
+                fuse.cpu_latency = one_of(name, value, &words)?;
             }
             ("comment", Some(_)) => {}
             (name, None) if IGNORED.contains(&name) => {}
@@ -683,7 +664,8 @@ mod tests {
         let apply = &source[source.find("fn apply(").expect("it is here")..];
         let apply = &apply[..apply.find("(name, None) if").expect("it ends so")];
         let mut seen = 0;
-        for arm in apply.lines().map(str::trim_start) {
+        let arms = apply.lines().filter(|line| line.contains("=>"));
+        for arm in arms.map(str::trim_start) {
             // `("a" | "b", None) =>`: the names are the quoted words before the first comma.
             let Some(names) = arm.strip_prefix("(\"") else {
                 continue;

@@ -12,20 +12,41 @@ use blockwright_vfs::{Attr, FileKind, Timestamp};
 use serde::Serialize;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
+/// Standard output. Its errors say where they are from: a full disk may be the image's, too.
+pub struct Stdout(StdoutLock<'static>);
+
+/// Takes standard output.
+pub fn stdout() -> Stdout {
+    Stdout(io::stdout().lock())
+}
+
+/// An error of standard output, with its place.
+pub fn of_stdout(e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("standard output: {e}"))
+}
+
+impl Write for Stdout {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.0.write(buf).map_err(of_stdout)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(of_stdout)
+    }
+}
+
 /// Buffered standard output.
 pub struct Out {
-    to: BufWriter<StdoutLock<'static>>,
+    to: BufWriter<Stdout>,
     terminal: bool,
 }
 
 impl Out {
     /// Takes standard output.
     pub fn new() -> Self {
-        let stdout = io::stdout();
-        let terminal = stdout.is_terminal();
         Out {
-            to: BufWriter::with_capacity(1 << 16, stdout.lock()),
-            terminal,
+            to: BufWriter::with_capacity(1 << 16, stdout()),
+            terminal: io::stdout().is_terminal(),
         }
     }
 
@@ -288,6 +309,23 @@ pub fn base64(bytes: &[u8]) -> String {
 /// Bytes from base64, with or without padding; `None` when it is not that.
 pub fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
     STANDARD_PAD_INDIFFERENT.decode(text).ok()
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Bytes from pairs of hexadecimal digits; `None` when it is not that.
+pub fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |b: u8| char::from(b).to_digit(16);
+    let (pairs, rest) = text.as_chunks();
+    let byte = |[high, low]: &[u8; 2]| Some((digit(*high)? << 4 | digit(*low)?) as u8);
+    pairs
+        .iter()
+        .map(byte)
+        .collect::<Option<_>>()
+        .filter(|_| rest.is_empty())
 }
 
 /// An inode as JSON has it everywhere.

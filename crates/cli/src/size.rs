@@ -1,5 +1,14 @@
 //! Sizes on the command line and in mount options: one grammar for all of them.
 
+/// A number.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn parse_number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_| format!("`{text}` is not a number that can stand here"))
+}
+
 /// A size in bytes: a number, also with a fraction, and an optional binary unit K, M, G, T or P (also KiB, KB, …).
 ///
 /// # Errors

@@ -191,7 +191,57 @@ fn help_that_cannot_be_written_is_a_failure() {
     };
     let out = shell("\"$1\" --help > /dev/full");
     assert_eq!(out.status.code(), Some(1), "{out:?}");
-    assert!(String::from_utf8_lossy(&out.stderr).contains("no space left"));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("standard output: no space left"));
+}
+
+/// The image's own disk may be full, too: a message says which one is.
+#[test]
+fn a_full_standard_output_is_named() {
+    let scratch = Scratch::new();
+    let (image, text) = (&scratch.path("disk.img"), scratch.path("text"));
+    our_mkfs(image, &[], "8M");
+    fs::write(&text, "hello\n").unwrap();
+    good(image, &["cp", text.to_str().unwrap(), "IMAGE:/text"]);
+    for args in [
+        &["ls", "IMAGE"][..],
+        &["cat", "IMAGE:/text"],
+        &["cp", "IMAGE:/text", "-"],
+        &["info", "--json", "IMAGE"],
+        &["export", "IMAGE"],
+        &["completions", "bash"],
+    ] {
+        let full = fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let says = ["standard output: no space left"];
+        let text = refused(bw(image, args).stdout(full), 1, &says);
+        assert!(!text.contains("os error"), "{text}");
+    }
+}
+
+/// Options as find(1) has them, and a directory that is none is named once.
+#[test]
+fn habits_of_other_programs() {
+    let scratch = Scratch::new();
+    let image = &scratch.path("disk.img");
+    our_mkfs(image, &[], "8M");
+    good(image, &["mkdir", "IMAGE:/a", "IMAGE:/a/b"]);
+    good(image, &["touch", "IMAGE:/t"]);
+    let args = [
+        "find",
+        "IMAGE",
+        "-maxdepth",
+        "1",
+        "-type",
+        "d",
+        "-name",
+        "[ab]",
+    ];
+    assert_eq!(good(image, &args), "/a\n");
+    let args = ["shell", "IMAGE", "-c", "cd /t"];
+    let text = refused(&mut bw(image, &args), 1, &["/t/: not a directory"]);
+    assert_eq!(text.matches("not a directory").count(), 1, "{text}");
 }
 
 /// A block device that is set read-only is refused when it is opened, by name, and mounts with `ro`.
@@ -250,8 +300,10 @@ fn a_copy_ends_when_the_volume_refuses_changes() {
     let image = full.0.join("disk.img");
     our_mkfs(&image, &[], "60M");
     let args = ["cp", "-r", tree.to_str().unwrap(), "IMAGE:/"];
-    let text = refused(&mut bw(&image, &args), 1, &["space left on device"]);
+    let says = ["the host's disk is full", "space left on device"];
+    let text = refused(&mut bw(&image, &args), 1, &says);
     assert!(text.lines().count() <= 4, "{text}");
+    assert!(!text.contains("os error"), "{text}");
 }
 
 struct Unmounted<'a>(&'a Path);
@@ -363,6 +415,50 @@ fn common_mistakes_are_named() {
             &["mkfs", new, "1000"],
             1,
             &["too small for a file system", "at least", "KiB are needed"],
+        ),
+        (
+            &["setxattr", "--name", "user.", "--value", "x", "IMAGE:/"],
+            1,
+            &["`user.` is a namespace, with no name behind it"],
+        ),
+        (
+            &["find", "IMAGE", "--name", "["],
+            2,
+            &["--name: the pattern `[`: unclosed"],
+        ),
+        (
+            &["tree", "-L", "deep", "IMAGE"],
+            2,
+            &["`deep` is not a number"],
+        ),
+        (
+            &["mkfs", "-N", "1K", new, "8M"],
+            2,
+            &["`1K` is not a number"],
+        ),
+        // Its kind is wrong, and not its size.
+        (
+            &["disk", "create", "-o", new, "a=:ext5:8M"],
+            2,
+            &["`ext5` is no type"],
+        ),
+        (
+            &["disk", "create", "-o", new, "a=notes:none"],
+            2,
+            &["`none` is no type"],
+        ),
+        (
+            &[
+                "mkfs",
+                "-t",
+                "f2fs",
+                "-E",
+                "hash_seed=11111111-1111-1111-1111-111111111111",
+                new,
+                "60M",
+            ],
+            2,
+            &["hash seed", "f2fs volumes have none"],
         ),
         (&["set", "IMAGE", "fast=1"], 2, &["unknown setting `fast`"]),
         (&["set", "IMAGE", "label"], 2, &["a setting is NAME=VALUE"]),

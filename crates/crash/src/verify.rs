@@ -122,17 +122,7 @@ pub fn verify(
     let report = blockwright_check::ext4::check(Arc::clone(&device), &options)
         .map_err(|e| format!("check: {e}"))?;
     if journal && !report.is_clean() {
-        let issues: Vec<String> = report
-            .issues
-            .iter()
-            .take(5)
-            .map(ToString::to_string)
-            .collect();
-        return Err(format!(
-            "the checker finds {}: {}",
-            report.issues.len(),
-            issues.join("; ")
-        ));
+        return Err(the_first(&report.issues));
     }
     if !journal {
         // The repaired volume must mount and be readable to the last byte.
@@ -156,17 +146,13 @@ pub(crate) fn check_f2fs(device: &SharedDevice) -> Result<(), String> {
     if report.is_clean() {
         return Ok(());
     }
-    let issues: Vec<String> = report
-        .issues
-        .iter()
-        .take(5)
-        .map(ToString::to_string)
-        .collect();
-    Err(format!(
-        "the checker finds {}: {}",
-        report.issues.len(),
-        issues.join("; ")
-    ))
+    Err(the_first(&report.issues))
+}
+
+/// How many issues the checker finds, and the first of them.
+fn the_first(issues: &[impl ToString]) -> String {
+    let first: Vec<String> = issues.iter().take(5).map(ToString::to_string).collect();
+    format!("the checker finds {}: {}", issues.len(), first.join("; "))
 }
 
 /// fsck.f2fs finds nothing.
@@ -337,6 +323,7 @@ fn walk(volume: &Arc<Vfs>) -> Result<BTreeMap<String, Found>, String> {
     Ok(tree)
 }
 
+/// Adds all below a directory to `tree`, by path, with contents and attributes.
 fn walk_dir(
     volume: &Arc<Vfs>,
     dir: &InodeRef,

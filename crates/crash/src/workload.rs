@@ -402,6 +402,7 @@ impl Run {
         self.rename_at(&from, id, &to, exchange)
     }
 
+    /// Renames in the volume and in the model: the model notes what a crash may leave from before the call on.
     fn rename_at(&mut self, from: &str, id: NodeId, to: &str, exchange: bool) -> Step {
         let mode = if exchange {
             RenameMode::Exchange
@@ -566,6 +567,7 @@ impl Run {
         Ok(())
     }
 
+    /// Changes the mode, the times or an extended attribute of a file that is drawn.
     fn attributes(&mut self) -> Step {
         let kind = if self.rng.below(3) == 0 { 'd' } else { 'f' };
         let Some((path, id)) = self.pick(kind) else {

@@ -44,7 +44,8 @@ pub(crate) const KINDS: [FuseErrorKind; 9] = [
     FuseErrorKind::Mount,
 ];
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// An operation of the keeper, by the number that travels.
+#[derive(Clone, Copy, PartialEq, Eq, zerocopy::TryFromBytes)]
 #[repr(u8)]
 pub(crate) enum Ask {
     Mount = 1,
@@ -61,25 +62,6 @@ pub(crate) enum Ask {
     Groups,
     Trace,
     Elsewhere,
-}
-
-impl Ask {
-    pub(crate) const ALL: [Ask; 14] = [
-        Ask::Mount,
-        Ask::MountReadOnly,
-        Ask::Unmount,
-        Ask::Detach,
-        Ask::WriteBack,
-        Ask::Abort,
-        Ask::Break,
-        Ask::ForceEnd,
-        Ask::Tune,
-        Ask::Device,
-        Ask::Log,
-        Ask::Groups,
-        Ask::Trace,
-        Ask::Elsewhere,
-    ];
 }
 
 /// Which socket a request takes.
@@ -272,6 +254,7 @@ impl Keeper {
 
 // ---- packets ----
 
+/// Sends a packet, with copies of these descriptors: two at most.
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -287,6 +270,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
     Ok(())
 }
 
+/// Waits for a packet, and puts it into `bytes`. How many bytes it has (0: the other end is closed), and the descriptors that came with it.
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],

@@ -119,6 +119,7 @@ impl SignalWatch {
         Self::with_flags(event, libc::SA_RESTART | libc::SA_RESETHAND)
     }
 
+    /// Catches the signals with these flags of sigaction(2). One watch at a time is possible in a process.
     fn with_flags(event: &Event, flags: libc::c_int) -> Result<Self> {
         if WAKE
             .compare_exchange(-1, event.0.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire)

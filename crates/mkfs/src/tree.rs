@@ -2,6 +2,7 @@
 //!
 //! Names are ordered by their bytes, so that the same tree always gives the same volume.
 
+use blockwright_ondisk::ext4::types::NAME_MAX;
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -216,6 +217,15 @@ impl Tree {
     }
 }
 
+/// Whether a directory entry may have this name, in either format.
+pub(crate) fn valid_name(name: &[u8]) -> bool {
+    !name.is_empty()
+        && name.len() <= NAME_MAX
+        && name != b"."
+        && name != b".."
+        && !name.iter().any(|b| matches!(b, 0 | b'/'))
+}
+
 /// The file blocks that hold data: byte ranges rounded outwards, and merged.
 pub(crate) fn block_ranges(data: &[Range<u64>], size: u64, bits: u32) -> Vec<(u64, u64)> {
     let mut out: Vec<(u64, u64)> = Vec::with_capacity(data.len());
@@ -236,6 +246,15 @@ pub(crate) fn block_ranges(data: &[Range<u64>], size: u64, bits: u32) -> Vec<(u6
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names() {
+        assert!(valid_name(b"a"));
+        assert!(valid_name(&[0xFF; 255]));
+        for bad in [&b""[..], b".", b"..", b"a/b", b"a\0", &[b'x'; 256]] {
+            assert!(!valid_name(bad));
+        }
+    }
 
     #[test]
     fn ranges_round_outwards_and_merge() {

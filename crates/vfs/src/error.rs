@@ -5,72 +5,74 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-/// What went wrong, for programs. Not `non_exhaustive`: front ends map every kind, and must fail to
-/// build when one is added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
-    /// The device failed.
-    Io,
-    /// The volume's structures contradict the format or themselves.
-    Corrupt,
-    /// The image holds no known format, or the volume or this file uses a feature that this program does not have.
-    UnsupportedFeature,
-    /// The operation is not possible on this format or kind of file (`EOPNOTSUPP`).
-    Unsupported,
-    /// No such name.
-    NotFound,
-    /// The name exists already.
-    Exists,
-    /// A directory was needed.
-    NotDirectory,
-    /// A directory was given where none may be.
-    IsDirectory,
-    /// The directory has entries.
-    NotEmpty,
-    /// The volume is full.
-    NoSpace,
-    /// A quota is used up.
-    QuotaExceeded,
-    /// The volume is mounted read-only.
-    ReadOnly,
-    /// Not permitted whatever the mode bits say (`EPERM`).
-    NotPermitted,
-    /// The mode bits or the ACL forbid it (`EACCES`).
-    AccessDenied,
-    /// The name is longer than the format takes.
-    NameTooLong,
-    /// The inode can have no more names.
-    TooManyLinks,
-    /// The file would grow past the format's limit.
-    FileTooLarge,
-    /// An argument is invalid.
-    Invalid,
-    /// In use.
-    Busy,
-    /// The two names are on different volumes or projects.
-    CrossDevice,
-    /// No such extended attribute.
-    NoAttribute,
-    /// The caller's buffer is too small, or a value out of range (`ERANGE`).
-    Range,
-    /// The value is larger than the format can hold (`E2BIG` / `ENOSPC` for attributes).
-    TooBig,
-    /// No data or hole at or after this offset (`ENXIO`).
-    NoData,
-    /// The handle's or entry's inode is gone.
-    Stale,
-    /// Too many symlinks.
-    TooManySymlinks,
-    /// The encryption key is needed.
-    KeyRequired,
-    /// A value does not fit its type (`EOVERFLOW`).
-    Overflow,
-    /// A lock could not be had without waiting.
-    WouldBlock,
-    /// The wait was interrupted.
-    Interrupted,
-    /// A write of metadata failed earlier; the volume refuses all changes since.
-    Poisoned,
+crate::named! {
+    /// What went wrong, for programs; its name is a text for people. Not `non_exhaustive`: front ends map every kind, and must fail to
+    /// build when one is added.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum ErrorKind {
+        /// The device failed.
+        Io => "input/output error",
+        /// The volume's structures contradict the format or themselves.
+        Corrupt => "the file system is damaged",
+        /// The image holds no known format, or the volume or this file uses a feature that this program does not have.
+        UnsupportedFeature => "an unsupported feature is in use",
+        /// The operation is not possible on this format or kind of file (`EOPNOTSUPP`).
+        Unsupported => "the operation is not supported",
+        /// No such name.
+        NotFound => "no such file or directory",
+        /// The name exists already.
+        Exists => "already exists",
+        /// A directory was needed.
+        NotDirectory => "not a directory",
+        /// A directory was given where none may be.
+        IsDirectory => "is a directory",
+        /// The directory has entries.
+        NotEmpty => "the directory is not empty",
+        /// The volume is full.
+        NoSpace => "no space left on the volume",
+        /// A quota is used up.
+        QuotaExceeded => "the quota is exceeded",
+        /// The volume is mounted read-only.
+        ReadOnly => "the volume is read-only",
+        /// Not permitted whatever the mode bits say (`EPERM`).
+        NotPermitted => "the operation is not permitted",
+        /// The mode bits or the ACL forbid it (`EACCES`).
+        AccessDenied => "permission denied",
+        /// The name is longer than the format takes.
+        NameTooLong => "the name is too long",
+        /// The inode can have no more names.
+        TooManyLinks => "too many links",
+        /// The file would grow past the format's limit.
+        FileTooLarge => "the file is too large",
+        /// An argument is invalid.
+        Invalid => "invalid argument",
+        /// In use.
+        Busy => "in use",
+        /// The two names are on different volumes or projects.
+        CrossDevice => "not on the same volume",
+        /// No such extended attribute.
+        NoAttribute => "no such attribute",
+        /// The caller's buffer is too small, or a value out of range (`ERANGE`).
+        Range => "out of range",
+        /// The value is larger than the format can hold (`E2BIG` / `ENOSPC` for attributes).
+        TooBig => "the value is too big",
+        /// No data or hole at or after this offset (`ENXIO`).
+        NoData => "no data at or after this offset",
+        /// The handle's or entry's inode is gone.
+        Stale => "stale file handle",
+        /// Too many symlinks.
+        TooManySymlinks => "too many levels of symbolic links",
+        /// The encryption key is needed.
+        KeyRequired => "the encryption key is required",
+        /// A value does not fit its type (`EOVERFLOW`).
+        Overflow => "the value is too large for its type",
+        /// A lock could not be had without waiting.
+        WouldBlock => "would have to wait",
+        /// The wait was interrupted.
+        Interrupted => "interrupted",
+        /// A write of metadata failed earlier; the volume refuses all changes since.
+        Poisoned => "the volume refuses changes since an earlier failure",
+    }
 }
 
 /// An error with its place.
@@ -225,38 +227,6 @@ impl From<ErrorKind> for Error {
 
 impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ErrorKind::Io => "input/output error",
-            ErrorKind::Corrupt => "the file system is damaged",
-            ErrorKind::UnsupportedFeature => "an unsupported feature is in use",
-            ErrorKind::Unsupported => "the operation is not supported",
-            ErrorKind::NotFound => "no such file or directory",
-            ErrorKind::Exists => "already exists",
-            ErrorKind::NotDirectory => "not a directory",
-            ErrorKind::IsDirectory => "is a directory",
-            ErrorKind::NotEmpty => "the directory is not empty",
-            ErrorKind::NoSpace => "no space left on the volume",
-            ErrorKind::QuotaExceeded => "the quota is exceeded",
-            ErrorKind::ReadOnly => "the volume is read-only",
-            ErrorKind::NotPermitted => "the operation is not permitted",
-            ErrorKind::AccessDenied => "permission denied",
-            ErrorKind::NameTooLong => "the name is too long",
-            ErrorKind::TooManyLinks => "too many links",
-            ErrorKind::FileTooLarge => "the file is too large",
-            ErrorKind::Invalid => "invalid argument",
-            ErrorKind::Busy => "in use",
-            ErrorKind::CrossDevice => "not on the same volume",
-            ErrorKind::NoAttribute => "no such attribute",
-            ErrorKind::Range => "out of range",
-            ErrorKind::TooBig => "the value is too big",
-            ErrorKind::NoData => "no data at or after this offset",
-            ErrorKind::Stale => "stale file handle",
-            ErrorKind::TooManySymlinks => "too many levels of symbolic links",
-            ErrorKind::KeyRequired => "the encryption key is required",
-            ErrorKind::Overflow => "the value is too large for its type",
-            ErrorKind::WouldBlock => "would have to wait",
-            ErrorKind::Interrupted => "interrupted",
-            ErrorKind::Poisoned => "the volume refuses changes since an earlier failure",
-        })
+        f.write_str(self.name())
     }
 }

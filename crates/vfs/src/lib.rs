@@ -18,6 +18,7 @@ mod handle;
 pub mod inode;
 mod io;
 pub mod locks;
+mod named;
 mod namespace;
 mod open;
 mod options;

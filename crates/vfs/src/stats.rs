@@ -11,62 +11,28 @@ pub use blockwright_device::metrics::{BUCKETS, Counter, Distribution, Histogram,
 use blockwright_device::monitor::{Kind, QueueStats};
 use std::borrow::Cow;
 
-/// What a number counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Things.
-    Count,
-    /// Bytes.
-    Bytes,
-    /// Blocks of the volume.
-    Blocks,
-    /// Nanoseconds.
-    Nanoseconds,
-    /// Milliseconds.
-    Milliseconds,
-    /// Seconds.
-    Seconds,
-    /// 1024 bytes.
-    Kibibytes,
-    /// 1024 × 1024 bytes.
-    Mebibytes,
-    /// 0 or 1.
-    Switch,
-}
-
-impl Unit {
-    const ALL: [Unit; 9] = [
-        Unit::Count,
-        Unit::Bytes,
-        Unit::Blocks,
-        Unit::Nanoseconds,
-        Unit::Milliseconds,
-        Unit::Seconds,
-        Unit::Kibibytes,
-        Unit::Mebibytes,
-        Unit::Switch,
-    ];
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Unit::Count => "count",
-            Unit::Bytes => "bytes",
-            Unit::Blocks => "blocks",
-            Unit::Nanoseconds => "ns",
-            Unit::Milliseconds => "ms",
-            Unit::Seconds => "s",
-            Unit::Kibibytes => "KiB",
-            Unit::Mebibytes => "MiB",
-            Unit::Switch => "0|1",
-        }
-    }
-
-    /// The unit of this name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Unit> {
-        Unit::ALL.into_iter().find(|unit| unit.name() == name)
+crate::named! {
+    /// What a number counts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Unit {
+        /// Things.
+        Count => "count",
+        /// Bytes.
+        Bytes => "bytes",
+        /// Blocks of the volume.
+        Blocks => "blocks",
+        /// Nanoseconds.
+        Nanoseconds => "ns",
+        /// Milliseconds.
+        Milliseconds => "ms",
+        /// Seconds.
+        Seconds => "s",
+        /// 1024 bytes.
+        Kibibytes => "KiB",
+        /// 1024 × 1024 bytes.
+        Mebibytes => "MiB",
+        /// 0 or 1.
+        Switch => "0|1",
     }
 }
 

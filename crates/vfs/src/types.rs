@@ -15,40 +15,28 @@ impl fmt::Display for Ino {
     }
 }
 
-/// The type of an inode's file. Never changes during an inode's life.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum FileKind {
-    /// Regular file.
-    Regular,
-    /// Directory.
-    Directory,
-    /// Symbolic link.
-    Symlink,
-    /// Character device.
-    CharDevice,
-    /// Block device.
-    BlockDevice,
-    /// Named pipe.
-    Fifo,
-    /// Unix-domain socket.
-    Socket,
+crate::named! {
+    /// The type of an inode's file. Never changes during an inode's life. Its name is stable.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub enum FileKind {
+        /// Regular file.
+        Regular => "file",
+        /// Directory.
+        Directory => "directory",
+        /// Symbolic link.
+        Symlink => "symlink",
+        /// Character device.
+        CharDevice => "character device",
+        /// Block device.
+        BlockDevice => "block device",
+        /// Named pipe.
+        Fifo => "fifo",
+        /// Unix-domain socket.
+        Socket => "socket",
+    }
 }
 
 impl FileKind {
-    /// Its name, which is stable: `file`, `directory`, `symlink`, `character device`, `block device`, `fifo` or `socket`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            FileKind::Regular => "file",
-            FileKind::Directory => "directory",
-            FileKind::Symlink => "symlink",
-            FileKind::CharDevice => "character device",
-            FileKind::BlockDevice => "block device",
-            FileKind::Fifo => "fifo",
-            FileKind::Socket => "socket",
-        }
-    }
-
     /// The `S_IFMT` bits of `st_mode`.
     #[must_use]
     pub const fn mode_bits(self) -> u32 {

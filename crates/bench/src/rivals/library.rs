@@ -102,7 +102,7 @@ fn timed(volume: &Volume, kind: Kind, s: &Sizes) -> Result<u64> {
         Kind::Overwrite => {
             let file = open(volume, "/file", true)?;
             let (slots, total) = (s.file / 4096, s.overwritten / 4096);
-            write_path::driver_write(file.handle(), total, 4096, 64, Style::Chained, move |k| {
+            write_path::driver_write(&file, total, 4096, 64, Style::Chained, move |k| {
                 scatter(k, slots) * 4096
             })?;
             Ok(total * 4096)

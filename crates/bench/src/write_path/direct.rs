@@ -3,10 +3,11 @@
 use super::driver::{self, Style};
 use super::kernel;
 use super::place::Place;
+use super::stream::open;
 use crate::machine::have;
 use crate::runner::{Plan, Workload};
 use crate::table::{Row, Sample, Unit};
-use blockwright::{OpenOptions, VolumeOptions};
+use blockwright::VolumeOptions;
 
 const GROUP: &str = "completion of direct writes";
 const DEPTH: usize = 64;
@@ -44,16 +45,10 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
                 let mut options = VolumeOptions::default();
                 options.parts.vfs.comparison.deferred_completion = !inline;
                 let volume = bench.open(&options)?;
-                let file = OpenOptions::new()
-                    .read(true)
-                    .write(true)
-                    .create(true)
-                    .direct(true)
-                    .open(&volume, "/file")
-                    .map_err(|e| e.to_string())?;
+                let file = open(&volume, "/file", true)?;
                 let chunk = 1u64 << 20;
                 driver::write(
-                    file.handle(),
+                    &file,
                     file_bytes / chunk,
                     chunk as usize,
                     8,
@@ -68,14 +63,9 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
                     Style::Asking
                 };
                 let before = bench.now();
-                driver::write(
-                    file.handle(),
-                    total,
-                    block as usize,
-                    DEPTH,
-                    style,
-                    move |k| scatter(k, slots) * block,
-                )?;
+                driver::write(&file, total, block as usize, DEPTH, style, move |k| {
+                    scatter(k, slots) * block
+                })?;
                 let seconds = (bench.now() - before).as_secs_f64();
                 let count = |name: &str| {
                     volume

@@ -4,6 +4,7 @@
 //! the device's context (what a program built on completions does); and *asking*, where one thread
 //! submits and waits (what a program with a loop does, libaio's users among them).
 
+use blockwright::File;
 use blockwright_device::{AlignedBuf, DevOffset, IoSlice, Op, Request, SharedDevice};
 use blockwright_vfs::{Handle, Patience, WriteOp};
 use std::cell::{Cell, RefCell};
@@ -21,9 +22,15 @@ pub enum Style {
 
 /// What is written to.
 #[derive(Clone)]
-enum To {
+pub enum To {
     File(Arc<Handle>),
     Device(SharedDevice),
+}
+
+impl From<&File> for To {
+    fn from(file: &File) -> Self {
+        To::File(Arc::clone(file.handle()))
+    }
 }
 
 struct Run {
@@ -114,44 +121,7 @@ fn pump() {
 
 /// Writes `total` operations of `bytes` bytes each with `depth` in flight; the k-th goes to `offset(k)`.
 pub fn write(
-    handle: &Arc<Handle>,
-    total: u64,
-    bytes: usize,
-    depth: usize,
-    style: Style,
-    offset: impl Fn(u64) -> u64 + Send + Sync + 'static,
-) -> Result<(), String> {
-    drive(
-        To::File(Arc::clone(handle)),
-        total,
-        bytes,
-        depth,
-        style,
-        offset,
-    )
-}
-
-/// As [`write()`], to a device itself.
-pub fn write_device(
-    device: &SharedDevice,
-    total: u64,
-    bytes: usize,
-    depth: usize,
-    style: Style,
-    offset: impl Fn(u64) -> u64 + Send + Sync + 'static,
-) -> Result<(), String> {
-    drive(
-        To::Device(Arc::clone(device)),
-        total,
-        bytes,
-        depth,
-        style,
-        offset,
-    )
-}
-
-fn drive(
-    to: To,
+    to: impl Into<To>,
     total: u64,
     bytes: usize,
     depth: usize,
@@ -162,7 +132,7 @@ fn drive(
         .map(|k| AlignedBuf::copy_of(&vec![k as u8 | 1; bytes]).into())
         .collect();
     let run = Arc::new(Run {
-        to,
+        to: to.into(),
         data,
         offset: Box::new(offset),
         total,

@@ -1,7 +1,7 @@
 //! Systems 1 and 3, on f2fs: direct writes of many jobs at the same time, and merged checkpoints.
 
 use super::direct::scatter;
-use super::driver::{self, Style};
+use super::driver::{self, Style, To};
 use super::place::Place;
 use super::stream::{beside, count_extents, open};
 use crate::machine::cpu_seconds;
@@ -299,7 +299,7 @@ fn overwrites(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), Str
         let file = open(volume, "/file", true)?;
         let chunks = file_bytes / MIB;
         let at = |k| k * MIB;
-        driver::write(file.handle(), chunks, MIB as usize, 8, Style::Asking, at)?;
+        driver::write(&file, chunks, MIB as usize, 8, Style::Asking, at)?;
         file.sync_all().map_err(|e| e.to_string())?;
         Ok::<File, String>(file)
     };
@@ -316,7 +316,7 @@ fn overwrites(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), Str
         let volume = bench.open(&options())?;
         let file = laid(&volume)?;
         let (before, processor) = (bench.now(), cpu_seconds());
-        driver::write(file.handle(), total, BLOCK as usize, 64, style, move |k| {
+        driver::write(&file, total, BLOCK as usize, 64, style, move |k| {
             scatter(k, slots) * BLOCK
         })?;
         let seconds = (bench.now() - before).as_secs_f64();
@@ -345,7 +345,14 @@ fn overwrites(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), Str
             let n = pieces.partition_point(|(start, _)| *start <= at) - 1;
             pieces[n].1 + (at - pieces[n].0)
         };
-        driver::write_device(&bench.device, total, BLOCK as usize, 64, style, at)?;
+        driver::write(
+            To::Device(bench.device.clone()),
+            total,
+            BLOCK as usize,
+            64,
+            style,
+            at,
+        )?;
         let seconds = (bench.now() - before).as_secs_f64();
         let each = (cpu_seconds() - processor) * 1e9 / total as f64;
         Ok(Sample::rate((total * BLOCK) as f64 / 1e6, seconds).with("processor ns a write", each))
@@ -402,14 +409,12 @@ fn checkpoints(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), St
                 let file = open(&volume, "/b", true)?;
                 let chunk = 128u64 << 10;
                 let slots = 64 * MIB / chunk;
-                driver::write(
-                    file.handle(),
-                    slots,
-                    chunk as usize,
-                    8,
-                    Style::Asking,
-                    move |k| k * chunk,
-                )?;
+                let fill = || {
+                    driver::write(&file, slots, chunk as usize, 8, Style::Asking, move |k| {
+                        k * chunk
+                    })
+                };
+                fill()?;
                 volume.sync().map_err(|e| e.to_string())?;
                 let before_stats = volume.vfs().stats();
                 let done = AtomicBool::new(false);
@@ -417,14 +422,7 @@ fn checkpoints(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), St
                     let mut others = Vec::new();
                     others.push(s.spawn(|| {
                         while !done.load(Ordering::Relaxed) {
-                            driver::write(
-                                file.handle(),
-                                slots,
-                                chunk as usize,
-                                8,
-                                Style::Asking,
-                                move |k| k * chunk,
-                            )?;
+                            fill()?;
                         }
                         Ok::<(), String>(())
                     }));

@@ -30,14 +30,7 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
                     place,
                     &options,
                     streams,
-                    |file| {
-                        let chunk = vec![0x5au8; CHUNK];
-                        for k in 0..each / CHUNK as u64 {
-                            file.write_all_at(&chunk, k * CHUNK as u64)
-                                .map_err(|e| e.to_string())?;
-                        }
-                        file.sync_data().map_err(|e| e.to_string())
-                    },
+                    |file| by_chunks(file, each),
                     false,
                 )
                 .map(|s| scaled(s, each * streams as u64))
@@ -64,14 +57,9 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
                 streams,
                 |file| {
                     let chunk = CHUNK as u64;
-                    driver::write(
-                        file.handle(),
-                        each / chunk,
-                        CHUNK,
-                        16,
-                        Style::Asking,
-                        move |k| k * chunk,
-                    )?;
+                    driver::write(file, each / chunk, CHUNK, 16, Style::Asking, move |k| {
+                        k * chunk
+                    })?;
                     file.sync_data().map_err(|e| e.to_string())
                 },
                 true,
@@ -83,14 +71,7 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
                 place,
                 &VolumeOptions::default(),
                 streams,
-                |file| {
-                    let chunk = vec![0x5au8; CHUNK];
-                    for k in 0..each / CHUNK as u64 {
-                        file.write_all_at(&chunk, k * CHUNK as u64)
-                            .map_err(|e| e.to_string())?;
-                    }
-                    file.sync_data().map_err(|e| e.to_string())
-                },
+                |file| by_chunks(file, each),
                 true,
             )
             .map(|s| scaled(s, each * streams as u64))
@@ -117,6 +98,16 @@ pub fn run(plan: &Plan, place: &Place, rows: &mut Vec<Row>) -> Result<(), String
         plan.run(workload, rows)?;
     }
     Ok(())
+}
+
+/// Writes a file chunk by chunk, and makes it durable.
+fn by_chunks(file: &File, bytes: u64) -> Result<(), String> {
+    let chunk = vec![0x5au8; CHUNK];
+    for k in 0..bytes / CHUNK as u64 {
+        file.write_all_at(&chunk, k * CHUNK as u64)
+            .map_err(|e| e.to_string())?;
+    }
+    file.sync_data().map_err(|e| e.to_string())
 }
 
 /// How long a stream is: what the report had, or what fits.

@@ -147,6 +147,7 @@ impl<R: Read> Read for Bounded<'_, R> {
     }
 }
 
+/// What a stream holds, decompressed where its first bytes say that it is compressed.
 fn decompress<'a>(magic: &[u8], reader: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
     #[cfg(any(feature = "gzip", feature = "zstd", feature = "xz"))]
     const BUFFER: usize = 256 << 10;

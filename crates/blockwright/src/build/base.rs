@@ -22,6 +22,7 @@ pub(super) fn read(device: &SharedDevice, tree: &Tree, tell: Tell<'_>) -> Result
         .map_err(|e| Error::new(e.kind(), format!("the base {}: {e}", device.name())))
 }
 
+/// Opens the earlier build, and finds inode and blocks of each file that the tree has at the same path.
 fn read_on(device: &SharedDevice, tree: &Tree, meter: &mut Meter<'_>) -> Result<Base> {
     let volume = Volume::options()
         .read_only(true)

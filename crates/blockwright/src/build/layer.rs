@@ -64,6 +64,7 @@ fn metadata_bytes(entry: &Entry) -> u64 {
     (bytes + attributes.sum::<usize>()) as u64
 }
 
+/// Lays one entry of an archive over the tree; whiteouts remove what lies below.
 fn put(tree: &mut LayerTree, entry: Entry, rules: &Rules<'_>) -> Result<()> {
     let path = entry.path.clone();
     let Some((dir, name)) = tree.parent_of(&path)? else {

@@ -232,6 +232,7 @@ fn acl_from_text(text: &[u8]) -> Result<Vec<u8>, String> {
                     format!("an access control list names {name}, which is not known on this host")
                 })
         };
+        // Tags of `system.posix_acl_access`, as acl(5)'s entries have them in the kernel's attribute.
         let (tag, id) = match (kind, name.is_empty()) {
             ("user" | "u", true) => (0x01u16, UNDEFINED),
             ("user" | "u", false) => (0x02, id("/etc/passwd")?),

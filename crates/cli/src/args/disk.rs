@@ -176,9 +176,14 @@ impl PartSpec {
                 };
                 (source, kind(middle).unwrap_or(PartType::Raw), Some(size))
             }
-            _ => {
+            (None, middle) => {
+                // Behind a type is a size, so that what stands before a size was meant as one.
+                let wrong = match middle {
+                    Some((_, middle)) if parse_size(last).is_ok() => middle,
+                    _ => last,
+                };
                 return Err(format!(
-                    "`{last}` is no type: fat32, ext2, ext3, ext4, f2fs, swap and raw are"
+                    "`{wrong}` is no type: fat32, ext2, ext3, ext4, f2fs, swap and raw are"
                 ));
             }
         };

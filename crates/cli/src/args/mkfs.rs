@@ -1,6 +1,6 @@
 //! The arguments of `mkfs`.
 
-use super::{Verbose, parse_size};
+use super::{Verbose, parse_number, parse_size};
 use clap::{Args, ValueEnum, ValueHint};
 use std::path::{Path, PathBuf};
 
@@ -94,10 +94,10 @@ pub struct MkfsArgs {
     #[arg(long, value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
     pub base: Option<PathBuf>,
     /// Number of inodes
-    #[arg(short = 'N', long, value_name = "COUNT")]
+    #[arg(short = 'N', long, value_name = "COUNT", value_parser = parse_number::<u64>)]
     pub inodes: Option<u64>,
     /// Percentage of blocks reserved for root
-    #[arg(short = 'm', long, value_name = "PERCENT")]
+    #[arg(short = 'm', long, value_name = "PERCENT", value_parser = parse_number::<f64>)]
     pub reserved_percent: Option<f64>,
     /// Volume label, at most 16 bytes; f2fs: 511 UTF-16 units
     #[arg(short = 'L', long, value_name = "LABEL")]

@@ -23,7 +23,7 @@ pub use shell::{FindArgs, FindType, LocalSide, ShellArgs};
 
 pub use trace::{TraceCommand, TracePlotArgs, TraceRecordArgs, TraceShowArgs, TraceTargetArgs};
 
-pub use crate::size::{parse_id, parse_seconds, parse_size};
+pub use crate::size::{parse_id, parse_number, parse_seconds, parse_size};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -334,7 +334,7 @@ pub struct LsArgs {
 #[derive(Args, Debug)]
 pub struct TreeArgs {
     /// Levels to descend
-    #[arg(short = 'L', long, value_name = "LEVELS")]
+    #[arg(short = 'L', long, value_name = "LEVELS", value_parser = parse_number::<usize>)]
     pub depth: Option<usize>,
     /// Report as JSON
     #[arg(long)]
@@ -484,10 +484,10 @@ pub struct QuotaArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "id")]
     pub hard: Option<u64>,
     /// Inodes that may be exceeded for a while; 0 is no limit
-    #[arg(long, value_name = "COUNT", requires = "id")]
+    #[arg(long, value_name = "COUNT", requires = "id", value_parser = parse_number::<u64>)]
     pub inodes_soft: Option<u64>,
     /// Inodes that are never exceeded; 0 is no limit
-    #[arg(long, value_name = "COUNT", requires = "id")]
+    #[arg(long, value_name = "COUNT", requires = "id", value_parser = parse_number::<u64>)]
     pub inodes_hard: Option<u64>,
     /// Report as JSON
     #[arg(long)]
@@ -655,7 +655,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub map: Option<PathBuf>,
     /// Use the superblock copy at this block (ext4)
-    #[arg(short = 'b', value_name = "BLOCK")]
+    #[arg(short = 'b', value_name = "BLOCK", value_parser = parse_number::<u64>)]
     pub superblock: Option<u64>,
     /// With -y: give up what fsync wrote since the last checkpoint, where a mount refuses to recover it (f2fs)
     #[arg(long, requires = "yes")]
@@ -691,7 +691,7 @@ pub struct StatsArgs {
     #[arg(short = 'w', long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub watch: Option<f64>,
     /// With --watch, end after this many times
-    #[arg(short = 'n', long, value_name = "TIMES", requires = "watch")]
+    #[arg(short = 'n', long, value_name = "TIMES", requires = "watch", value_parser = parse_number::<u64>)]
     pub count: Option<u64>,
     /// Lines without any event, too
     #[arg(short = 'a', long)]

@@ -1,5 +1,6 @@
 //! Arguments of `shell` and `find`.
 
+use super::parse_number;
 use clap::{Args, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -67,7 +68,7 @@ pub struct FindArgs {
     #[arg(long = "type", value_name = "TYPE")]
     pub kind: Option<FindType>,
     /// Levels to descend
-    #[arg(long, value_name = "LEVELS")]
+    #[arg(long, value_name = "LEVELS", value_parser = parse_number::<usize>)]
     pub max_depth: Option<usize>,
     /// End each path with a NUL byte and not with a new line
     #[arg(short = '0', long)]

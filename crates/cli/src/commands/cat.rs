@@ -33,7 +33,7 @@ fn one(images: &mut Images, argument: &OsStr, buffer: &mut [u8]) -> Result<()> {
     let image = images.get(&operand.image)?;
     let inode = image.resolve(&operand.path, true)?;
     let file = image.open_file(&inode, &operand.path)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     let mut offset = 0;
     loop {
         let read = file.read_at(buffer, offset).at(&operand)?;

@@ -661,7 +661,7 @@ impl Copier {
             Some(meta) => self.bar.expect(meta.size),
         }
         let reader = from.reader()?;
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::output::stdout();
         let mut at = 0;
         loop {
             let read = reader.read_at(&mut self.buffer, at).at(from)?;

@@ -1,6 +1,7 @@
 //! Changes inside an image: `mv`, `rm`, `mkdir`, `ln`, `chmod`, `chown`.
 
 use crate::args::{ChmodArgs, ChownArgs, LnArgs, MkdirArgs, MvArgs, RmArgs};
+use crate::commands::each::each_operand;
 use crate::commands::mode::{ModeChange, Owner, parse_octal};
 use crate::failure::{At, Failure, Result, Tally};
 use crate::image::{Access, Image, Images, join, last_name};
@@ -207,16 +208,9 @@ fn remove(
 /// As printed; the other operands were made.
 pub fn mkdir(args: &MkdirArgs) -> Result<()> {
     let mode = parse_octal(&args.mode)?;
-    let mut images = Images::new(Access::Write);
-    let mut tally = Tally::default();
-    for operand in args.paths.iter().map(|path| Inside::parse(path)) {
-        let made = images
-            .get(&operand.image)
-            .and_then(|image| make_dirs(&image, &operand.path, mode, args.parents));
-        tally.note(made)?;
-    }
-    images.close()?;
-    tally.finish()
+    each_operand(Access::Write, &args.paths, |image, operand| {
+        make_dirs(image, &operand.path, mode, args.parents)
+    })
 }
 
 /// Makes a directory, and with `parents` those above it.

@@ -37,7 +37,7 @@ pub fn export(args: &ExportArgs) -> Result<()> {
         None => write(
             &volume,
             &operand,
-            std::io::stdout().lock(),
+            crate::output::stdout(),
             Compression::None,
             // What reads the stream sees that it ends too early.
             &Interrupts::default(),

@@ -1,8 +1,9 @@
 //! `extents`: where a file's blocks are.
 
 use crate::args::PathsArgs;
-use crate::failure::{At, Failure, Result, Tally};
-use crate::image::{Access, Image, Images};
+use crate::commands::each::show_each;
+use crate::failure::{At, Failure, Result};
+use crate::image::Image;
 use crate::operand::Inside;
 use crate::output::{Out, Table, base64_unless_text, text};
 use blockwright_vfs::{FileKind, InodeRef, Place};
@@ -102,8 +103,7 @@ fn collect(image: &Image, inode: &InodeRef, place: &Inside) -> Result<Vec<Extent
     Ok(extents)
 }
 
-fn one(images: &mut Images, operand: &Inside) -> Result<FileExtents> {
-    let image = images.get(&operand.image)?;
+fn one(image: &Image, operand: &Inside) -> Result<FileExtents> {
     let inode = image.resolve(&operand.path, true)?;
     if !matches!(inode.kind(), FileKind::Regular | FileKind::Directory) {
         return Err(
@@ -118,7 +118,7 @@ fn one(images: &mut Images, operand: &Inside) -> Result<FileExtents> {
         ino: attr.ino.0,
         size: attr.size,
         block_bytes: image.vfs().format().block_bytes,
-        extents: collect(&image, &inode, operand)?,
+        extents: collect(image, &inode, operand)?,
     })
 }
 
@@ -127,27 +127,12 @@ fn one(images: &mut Images, operand: &Inside) -> Result<FileExtents> {
 /// # Errors
 /// As printed; the other operands were shown.
 pub fn extents(args: &PathsArgs) -> Result<()> {
-    let mut images = Images::new(Access::Read);
-    let mut tally = Tally::default();
-    let mut out = Out::new();
-    let mut all = Vec::new();
-    for operand in args.paths.iter().map(|path| Inside::parse(path)) {
-        let found = one(&mut images, &operand);
-        let Some(found) = tally.note(found)? else {
-            continue;
-        };
-        if args.json {
-            all.push(found);
-        } else {
-            print(&mut out, &found)?;
-        }
-    }
-    if args.json {
-        out.json(&all)?;
-    }
-    out.finish()?;
-    images.close()?;
-    tally.finish()
+    show_each(
+        (&args.paths, args.json),
+        one,
+        |_, found| found,
+        |out, _, found| print(out, &found),
+    )
 }
 
 /// In blocks, as filefrag(8) does it.

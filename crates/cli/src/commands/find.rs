@@ -18,7 +18,13 @@ use std::path::Path;
 /// # Errors
 /// A pattern that is none.
 pub fn patterns(texts: &[String]) -> Result<GlobSet> {
-    let wrong = |e: globset::Error| Failure::usage(e);
+    let wrong = |e: globset::Error| {
+        let pattern = e.glob().unwrap_or_default();
+        Failure::usage(format_args!(
+            "--name: the pattern `{pattern}`: {}",
+            e.kind()
+        ))
+    };
     let mut set = GlobSetBuilder::new();
     for text in texts {
         let glob = GlobBuilder::new(text)
@@ -28,6 +34,16 @@ pub fn patterns(texts: &[String]) -> Result<GlobSet> {
         set.add(glob.map_err(wrong)?);
     }
     set.build().map_err(wrong)
+}
+
+/// An option as find(1) has it.
+pub fn long_option(option: &str) -> Option<&'static str> {
+    match option {
+        "-name" => Some("--name"),
+        "-type" => Some("--type"),
+        "-maxdepth" => Some("--max-depth"),
+        _ => None,
+    }
 }
 
 fn is_kind(wanted: FindType, kind: FileKind) -> bool {

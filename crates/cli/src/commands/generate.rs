@@ -12,7 +12,7 @@ use std::io::Write;
 pub fn completions(args: &CompletionsArgs) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "blockwright", &mut script);
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     out.write_all(&script)?;
     out.flush()?;
     Ok(())

@@ -8,7 +8,7 @@ use crate::exit;
 use crate::failure::{At, Failure, Result};
 use crate::image_file::refuse_among_devices;
 use crate::interrupt::{NewOutput, remove_output};
-use crate::output::{Out, human};
+use crate::output::{Out, from_hex, hex, human};
 use crate::source::MkfsSource;
 use blockwright::VolumeBuilder;
 use blockwright::build::{BuildDetails, BuildProgress, BuildReport};
@@ -96,55 +96,27 @@ struct LeftOutJson {
 
 /// `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
 pub fn uuid_text(uuid: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (index, byte) in uuid.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
+    uuid::Uuid::from_bytes(*uuid).to_string()
 }
 
 /// A UUID from its text, with or without dashes.
 pub(super) fn parse_uuid(text: &str) -> Result<[u8; 16]> {
-    let fail = || Failure::usage(format_args!("`{text}` is not a UUID"));
-    let digits: Vec<u8> = text.bytes().filter(|&b| b != b'-').collect();
-    let mut uuid = [0u8; 16];
-    if digits.len() != 32 {
-        return Err(fail());
-    }
-    for (byte, pair) in uuid.iter_mut().zip(digits.chunks(2)) {
-        let digit = |b: u8| char::from(b).to_digit(16).ok_or_else(fail);
-        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
-    }
-    Ok(uuid)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    uuid::Uuid::try_parse(&text.replace('-', ""))
+        .map(uuid::Uuid::into_bytes)
+        .map_err(|_| Failure::usage(format_args!("`{text}` is not a UUID")))
 }
 
 /// The salt of `--verity=SALT`; `None` for the one that follows from the UUID.
 fn parse_salt(text: &str) -> Result<Option<Vec<u8>>> {
-    let fail = || {
-        Failure::usage(format_args!(
-            "--verity: `{text}` is not a salt (at most 256 bytes in hexadecimal)"
-        ))
-    };
     if text == "auto" {
         return Ok(None);
     }
-    let digits: Option<Vec<u8>> = text
-        .chars()
-        .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
-        .collect();
-    match digits {
-        Some(digits) if digits.len() % 2 == 0 && digits.len() <= 512 => Ok(Some(
-            digits.chunks(2).map(|two| two[0] << 4 | two[1]).collect(),
-        )),
-        _ => Err(fail()),
-    }
+    let salt = from_hex(text.as_bytes()).filter(|salt| salt.len() <= 256);
+    salt.map(Some).ok_or_else(|| {
+        Failure::usage(format_args!(
+            "--verity: `{text}` is not a salt (at most 256 bytes in hexadecimal)"
+        ))
+    })
 }
 
 /// Whether the volume will be on something that keeps its size: an export, a partition, or the disk in a container.

@@ -8,6 +8,7 @@ pub mod chunk;
 pub mod copy;
 pub mod disk;
 mod disk_build;
+mod each;
 pub mod edit;
 pub mod entries;
 pub mod export;

@@ -1,6 +1,7 @@
 //! `set`: settings of a volume that is not mounted.
 
 use super::change::{Change, named_journal};
+use super::mkfs::parse_uuid;
 use crate::args::SetArgs;
 use crate::failure::{Failure, Result, warn};
 use crate::size::parse_size;
@@ -15,11 +16,7 @@ fn uuid(name: &str, text: &str) -> Result<[u8; 16]> {
     if text == "random" {
         return Ok(reshape::random_uuid());
     }
-    let digits: String = text.chars().filter(|c| *c != '-').collect();
-    let number = Some(&digits)
-        .filter(|d| d.len() == 32 && d.chars().all(|c| c.is_ascii_hexdigit()))
-        .and_then(|d| u128::from_str_radix(d, 16).ok());
-    number.map(u128::to_be_bytes).ok_or_else(|| {
+    parse_uuid(text).map_err(|_| {
         Failure::usage(format_args!(
             "{name}={text}: `random`, or 32 hexadecimal digits"
         ))

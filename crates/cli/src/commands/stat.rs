@@ -1,9 +1,10 @@
 //! `stat`.
 
 use crate::args::PathsArgs;
+use crate::commands::each::show_each;
 use crate::commands::list::FileJson;
-use crate::failure::{At, Result, Tally};
-use crate::image::{Access, Image, Images};
+use crate::failure::{At, Result};
+use crate::image::Image;
 use crate::operand::Inside;
 use crate::output::{Out, device_numbers, flag_names, mode_string, octal, text, time_full};
 use blockwright_vfs::{Attr, FileKind};
@@ -27,9 +28,7 @@ struct Found {
     block_bytes: u32,
 }
 
-fn one(images: &mut Images, operand: &Inside) -> Result<Found> {
-    let image = images.get(&operand.image)?;
-    let image: &Image = &image;
+fn one(image: &Image, operand: &Inside) -> Result<Found> {
     let inode = image.resolve(&operand.path, false)?;
     let attr = image.stat(&inode);
     let target = match attr.kind {
@@ -51,31 +50,16 @@ fn one(images: &mut Images, operand: &Inside) -> Result<Found> {
 /// # Errors
 /// As printed; the other operands were shown.
 pub fn stat(args: &PathsArgs) -> Result<()> {
-    let mut images = Images::new(Access::Read);
-    let mut tally = Tally::default();
-    let mut out = Out::new();
-    let mut all = Vec::new();
-    for operand in args.paths.iter().map(|path| Inside::parse(path)) {
-        let found = one(&mut images, &operand);
-        let Some(found) = tally.note(found)? else {
-            continue;
-        };
-        if args.json {
-            all.push(StatJson {
-                image: found.image,
-                file: FileJson::new(&found.path, &found.attr, found.target.as_deref()),
-                xattrs: found.xattrs.iter().map(|name| text(name)).collect(),
-            });
-        } else {
-            print(&mut out, &found)?;
-        }
-    }
-    if args.json {
-        out.json(&all)?;
-    }
-    out.finish()?;
-    images.close()?;
-    tally.finish()
+    show_each(
+        (&args.paths, args.json),
+        one,
+        |_, found| StatJson {
+            image: found.image,
+            file: FileJson::new(&found.path, &found.attr, found.target.as_deref()),
+            xattrs: found.xattrs.iter().map(|name| text(name)).collect(),
+        },
+        |out, _, found| print(out, &found),
+    )
 }
 
 fn print(out: &mut Out, found: &Found) -> Result<()> {

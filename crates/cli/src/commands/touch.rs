@@ -1,10 +1,10 @@
 //! `touch`: makes empty files, sets times.
 
 use crate::args::TouchArgs;
+use crate::commands::each::each_operand;
 use crate::commands::edit::umask;
-use crate::failure::{At, Failure, Result, Tally};
-use crate::image::{Access, Image, Images};
-use crate::operand::Inside;
+use crate::failure::{At, Failure, Result};
+use crate::image::{Access, Image};
 use blockwright_vfs::{CreateRequest, ErrorKind, FileKind, SetAttr, SetTime, Timestamp};
 
 /// Runs `touch`.
@@ -27,16 +27,9 @@ pub fn touch(args: &TouchArgs) -> Result<()> {
         ..SetAttr::default()
     };
     let perm = 0o666 & !umask();
-    let mut images = Images::new(Access::Write);
-    let mut tally = Tally::default();
-    for operand in args.paths.iter().map(|path| Inside::parse(path)) {
-        let touched = images
-            .get(&operand.image)
-            .and_then(|image| touch_one(&image, &operand.path, args, perm, &request));
-        tally.note(touched)?;
-    }
-    images.close()?;
-    tally.finish()
+    each_operand(Access::Write, &args.paths, |image, operand| {
+        touch_one(image, &operand.path, args, perm, &request)
+    })
 }
 
 fn touch_one(

@@ -1,10 +1,11 @@
 //! `getxattr` and `setxattr`.
 
 use crate::args::{GetxattrArgs, SetxattrArgs};
-use crate::failure::{At, Failure, Result, Tally};
-use crate::image::{Access, Image, Images};
+use crate::commands::each::{each_operand, show_each};
+use crate::failure::{At, Failure, Result};
+use crate::image::{Access, Image};
 use crate::operand::Inside;
-use crate::output::{Out, base64, base64_unless_text, from_base64, text};
+use crate::output::{Out, base64, base64_unless_text, from_base64, from_hex, text};
 use blockwright_vfs::{ErrorKind, XattrMode};
 use serde::Serialize;
 use std::ffi::OsStr;
@@ -40,8 +41,7 @@ fn is_text(value: &[u8]) -> bool {
 
 type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn read(images: &mut Images, operand: &Inside, args: &GetxattrArgs) -> Result<Attributes> {
-    let image = images.get(&operand.image)?;
+fn read(image: &Image, operand: &Inside, args: &GetxattrArgs) -> Result<Attributes> {
     let inode = image.resolve(&operand.path, !args.symlinks)?;
     let mut names = match &args.name {
         Some(name) => vec![name.as_bytes().to_vec()],
@@ -66,72 +66,54 @@ fn read(images: &mut Images, operand: &Inside, args: &GetxattrArgs) -> Result<At
 /// # Errors
 /// As printed; the other operands were shown.
 pub fn get(args: &GetxattrArgs) -> Result<()> {
-    let mut images = Images::new(Access::Read);
-    let mut tally = Tally::default();
-    let mut out = Out::new();
-    let mut all = Vec::new();
-    for operand in args.paths.iter().map(|path| Inside::parse(path)) {
-        let found = read(&mut images, &operand, args);
-        let Some(found) = tally.note(found)? else {
-            continue;
-        };
-        if args.json {
-            let attribute = |(name, value): (Vec<u8>, Vec<u8>)| AttributeJson {
-                name: text(&name),
-                name_base64: base64_unless_text(&name),
-                value: std::str::from_utf8(&value).ok().map(str::to_owned),
-                value_base64: base64_unless_text(&value),
-            };
-            all.push(FileAttributes {
-                image: operand.image.display().to_string(),
-                path: text(&operand.path),
-                path_base64: base64_unless_text(&operand.path),
-                xattrs: found.into_iter().map(attribute).collect(),
-            });
-            continue;
-        }
-        // The format of getfattr(1), so that its readers understand it.
-        if found.is_empty() {
-            continue;
-        }
-        write!(out, "# file: ")?;
-        out.name(operand.to_string().as_bytes())?;
-        writeln!(out)?;
-        for (name, value) in found {
-            out.name(&name)?;
-            if is_text(&value) {
-                let escaped = text(&value).replace('\\', "\\\\").replace('"', "\\\"");
-                writeln!(out, "=\"{escaped}\"")?;
-            } else {
-                writeln!(out, "=0s{}", base64(&value))?;
-            }
-        }
-        writeln!(out)?;
+    show_each(
+        (&args.paths, args.json),
+        |image, operand| read(image, operand, args),
+        |operand, found| FileAttributes {
+            image: operand.image.display().to_string(),
+            path: text(&operand.path),
+            path_base64: base64_unless_text(&operand.path),
+            xattrs: found.into_iter().map(to_json).collect(),
+        },
+        print,
+    )
+}
+
+fn to_json((name, value): (Vec<u8>, Vec<u8>)) -> AttributeJson {
+    AttributeJson {
+        name: text(&name),
+        name_base64: base64_unless_text(&name),
+        value: std::str::from_utf8(&value).ok().map(str::to_owned),
+        value_base64: base64_unless_text(&value),
     }
-    if args.json {
-        out.json(&all)?;
+}
+
+/// In the format of getfattr(1), so that its readers understand it.
+fn print(out: &mut Out, operand: &Inside, found: Attributes) -> Result<()> {
+    if found.is_empty() {
+        return Ok(());
     }
-    out.finish()?;
-    images.close()?;
-    tally.finish()
+    write!(out, "# file: ")?;
+    out.name(operand.to_string().as_bytes())?;
+    writeln!(out)?;
+    for (name, value) in found {
+        out.name(&name)?;
+        if is_text(&value) {
+            let escaped = text(&value).replace('\\', "\\\\").replace('"', "\\\"");
+            writeln!(out, "=\"{escaped}\"")?;
+        } else {
+            writeln!(out, "=0s{}", base64(&value))?;
+        }
+    }
+    Ok(writeln!(out)?)
 }
 
 /// A value as the command line has it: text, `0x…` or `0s…`.
 fn value(text: &OsStr) -> Result<Vec<u8>> {
     let bytes = text.as_bytes();
     match bytes {
-        [b'0', b'x' | b'X', digits @ ..] => {
-            let digit = |b: &u8| char::from(*b).to_digit(16).map(|d| d as u8);
-            let digits: Option<Vec<u8>> = digits.iter().map(digit).collect();
-            match digits {
-                Some(digits) if digits.len() % 2 == 0 => {
-                    Ok(digits.chunks(2).map(|d| d[0] << 4 | d[1]).collect())
-                }
-                _ => Err(Failure::usage(
-                    "0x is followed by pairs of hexadecimal digits",
-                )),
-            }
-        }
+        [b'0', b'x' | b'X', digits @ ..] => from_hex(digits)
+            .ok_or_else(|| Failure::usage("0x is followed by pairs of hexadecimal digits")),
         [b'0', b's' | b'S', digits @ ..] => {
             from_base64(digits).ok_or_else(|| Failure::usage("0s is followed by base64"))
         }
@@ -161,6 +143,9 @@ fn refused(image: &Image, name: &[u8], value: &[u8], e: blockwright_vfs::Error) 
     let room = || image.vfs().statfs().is_ok_and(|s| s.blocks_free > 0);
     match e.kind() {
         ErrorKind::Unsupported | ErrorKind::Invalid if !has_namespace(name) => no_namespace(name),
+        ErrorKind::Unsupported | ErrorKind::Invalid if name.ends_with(b".") => Failure::new(
+            format_args!("`{shown}` is a namespace, with no name behind it"),
+        ),
         ErrorKind::TooBig | ErrorKind::Range if name.len() > NAME_MAX => {
             Failure::new(format_args!(
                 "{shown}: the name has {} bytes, and {NAME_MAX} are the most",
@@ -186,27 +171,20 @@ fn refused(image: &Image, name: &[u8], value: &[u8], e: blockwright_vfs::Error) 
 /// As printed; the other operands were changed.
 pub fn set(args: &SetxattrArgs) -> Result<()> {
     let value = value(&args.value)?;
-    let mut images = Images::new(Access::Write);
-    let mut tally = Tally::default();
-    for operand in args.paths.iter().map(|path| Inside::parse(path)) {
-        let result = images.get(&operand.image).and_then(|image| {
-            let inode = image.resolve(&operand.path, !args.symlinks)?;
-            let (vfs, cred) = (image.vfs(), image.cred());
-            match (&args.name, &args.remove) {
-                (_, Some(name)) => vfs.remove_xattr(cred, &inode, name.as_bytes()),
-                (Some(name), None) => {
-                    let name = name.as_bytes();
-                    let set = vfs.set_xattr(cred, &inode, name, &value, XattrMode::Any);
-                    return set.map_err(|e| refused(&image, name, &value, e).at(&operand));
-                }
-                (None, None) => Ok(()),
+    each_operand(Access::Write, &args.paths, |image, operand| {
+        let inode = image.resolve(&operand.path, !args.symlinks)?;
+        let (vfs, cred) = (image.vfs(), image.cred());
+        match (&args.name, &args.remove) {
+            (_, Some(name)) => vfs.remove_xattr(cred, &inode, name.as_bytes()),
+            (Some(name), None) => {
+                let name = name.as_bytes();
+                let set = vfs.set_xattr(cred, &inode, name, &value, XattrMode::Any);
+                return set.map_err(|e| refused(image, name, &value, e).at(operand));
             }
-            .at(&operand)
-        });
-        tally.note(result)?;
-    }
-    images.close()?;
-    tally.finish()
+            (None, None) => Ok(()),
+        }
+        .at(operand)
+    })
 }
 
 #[cfg(test)]

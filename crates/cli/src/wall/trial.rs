@@ -67,6 +67,7 @@ pub fn run(args: &TrialArgs) -> Result<()> {
     }
 }
 
+/// What a confined process must not be able to do: names, and functions that try it.
 fn attempts<'a>(plan: TrialPlan, ring: io::Result<RingProbe>) -> Vec<Attempt<'a>> {
     let parent = rustix::process::getppid();
     let parent_number = parent.map_or(1, |pid| pid.as_raw_nonzero().get().cast_unsigned());

@@ -91,7 +91,7 @@ impl Dispatcher {
                 blockwright_vfs::stat_lines! { &mut out;
                     counter "fuse_requests", Count, "requests received" => count;
                 }
-                out.labelled("opcode", op.name());
+                out.labelled("opcode", format!("{op:?}"));
             }
         }
         out

@@ -131,6 +131,7 @@ impl Drop for DeferredReleases {
 }
 
 impl Shared {
+    /// The thread: waits for entries, collects for a moment, and releases them without a lock.
     fn run(&self) {
         let mut batch = Vec::new();
         let mut state = self.state.lock();

@@ -199,6 +199,7 @@ impl Dispatcher {
             .flatten()
     }
 
+    /// What a READ or WRITE asks for: file, range, and how it is to be done.
     fn data_request(&self, request: &Request<'_>) -> Result<DataRequest, Failure> {
         let mut args = request.args();
         let (fh, offset, what, strips, whole) = if request.opcode() == Some(Opcode::Read) {

@@ -147,6 +147,11 @@ pub struct Dispatcher {
     requests: [AtomicU64; OPCODES],
 }
 
+/// A kind of request in messages.
+fn name_of(opcode: Option<Opcode>) -> String {
+    opcode.map_or_else(|| "an unknown request".to_owned(), |op| format!("{op:?}"))
+}
+
 impl Dispatcher {
     /// Whether the kernel caches what is written: then modification and change times are its own, and
     /// it sends them when they are worth storing.
@@ -287,17 +292,6 @@ impl Dispatcher {
         (self.nodes.len(), self.files.len())
     }
 
-    /// Number of requests of each kind; kinds without any are left out.
-    #[must_use]
-    pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        let count = |op: Opcode| self.requests[op as usize].load(Ordering::Relaxed);
-        (0..OPCODES as u32)
-            .filter_map(Opcode::from_wire)
-            .map(|op| (op.name(), count(op)))
-            .filter(|(_, count)| *count > 0)
-            .collect()
-    }
-
     /// Handles one request and replies to it.
     pub fn handle<S: ReplySink>(&self, request: Request<'_>, sink: S) {
         let call = self.decode(&request);
@@ -321,7 +315,7 @@ impl Dispatcher {
             // a leaked node or file.
             catch_unwind(AssertUnwindSafe(|| self.route_with_space(call, request))).unwrap_or_else(
                 |panic| {
-                    self.log_panic(opcode.map_or("an unknown request", Opcode::name), &*panic);
+                    self.log_panic(&name_of(opcode), &*panic);
                     Err(Errno::IO.into())
                 },
             )
@@ -510,12 +504,12 @@ impl Dispatcher {
     }
 
     fn log_failure(&self, opcode: Option<Opcode>, failure: &Failure) {
-        let name = opcode.map_or("an unknown request", Opcode::name);
+        let name = || name_of(opcode);
         let line = match failure {
             Failure::Fs(e) | Failure::Sync(e) if is_worth_logging(e.kind()) => {
-                format!("{name}: {e}")
+                format!("{}: {e}", name())
             }
-            Failure::Bad(bad) => format!("{name}: {bad}"),
+            Failure::Bad(bad) => format!("{}: {bad}", name()),
             _ => return,
         };
         match self.logged.fetch_add(1, Ordering::Relaxed) {

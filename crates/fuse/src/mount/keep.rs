@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use zerocopy::TryFromBytes;
 
 /// How often a server may mount: once more for each way that requests can travel.
 const MOUNTS_MAX: usize = 4;
@@ -86,9 +87,9 @@ impl Desk {
     fn serve(&self, socket: &OwnedFd) {
         let mut bytes = [0; PACKET_BYTES_MAX];
         while let Ok((len @ 1.., _)) = receive(socket.as_fd(), &mut bytes) {
-            let answer = match Ask::ALL.into_iter().find(|ask| *ask as u8 == bytes[0]) {
-                Some(ask) => self.answer(ask, &bytes[1..len]),
-                None => Err(FuseError::new(FuseErrorKind::Os, "unknown request")),
+            let answer = match Ask::try_read_from_bytes(&bytes[..1]) {
+                Ok(ask) => self.answer(ask, &bytes[1..len]),
+                Err(_) => Err(FuseError::new(FuseErrorKind::Os, "unknown request")),
             };
             let sent = match &answer {
                 Ok((text, fd)) => {

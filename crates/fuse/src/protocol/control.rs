@@ -9,7 +9,7 @@
 use blockwright_vfs::Tunable;
 use blockwright_vfs::stats::{BUCKETS, Distribution, Metric, Stats, Unit, Value};
 use std::borrow::Cow;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// Bytes of a packet, header included.
 pub const PACKET_BYTES: usize = 4096;
@@ -76,7 +76,7 @@ impl Packet {
 pub const OPEN_IT: &str = "open-it\n";
 
 /// The operations of the control ioctl.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u32)]
 pub enum Request {
     /// All statistics: [`write_stats`].
@@ -101,18 +101,7 @@ impl Request {
     /// The request of this number.
     #[must_use]
     pub fn from_code(code: u32) -> Option<Self> {
-        [
-            Request::Stats,
-            Request::Tunables,
-            Request::Tune,
-            Request::TraceStart,
-            Request::TraceStatus,
-            Request::TraceStop,
-            Request::Sync,
-            Request::Grow,
-        ]
-        .into_iter()
-        .find(|request| *request as u32 == code)
+        Self::try_read_from_bytes(code.as_bytes()).ok()
     }
 
     /// Whether it changes something.

@@ -17,8 +17,6 @@ pub mod request;
 pub use opcode::Opcode;
 pub use request::{BadRequest, InHeader, Request};
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 /// The major version of the protocol that this program speaks.
 pub const MAJOR: u32 = 7;
 /// The newest minor version whose structs this program knows.
@@ -30,37 +28,38 @@ pub const ROOT_ID: u64 = 1;
 /// Bytes in front of a WRITE's data: request header and write arguments.
 pub const WRITE_HEADER_BYTES: usize = size_of::<InHeader>() + size_of::<request::WriteIn>();
 
-/// Asserts a wire struct's size at compile time.
-macro_rules! wire_size {
-    ($($name:ty = $bytes:literal),* $(,)?) => {
-        $(const _: () = assert!(size_of::<$name>() == $bytes, stringify!($name));)*
+/// Defines structs of the protocol: each with its size in bytes, which is asserted at compile time, and the derives they all need.
+macro_rules! wire {
+    ($($(#[$doc:meta])* pub struct $name:ident: $bytes:literal { $(pub $field:ident: $ty:ty,)* })*) => {
+        $($(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::KnownLayout, zerocopy::Immutable)]
+        #[repr(C)]
+        #[allow(missing_docs)] // Field names are the kernel's; the struct's head says what is special.
+        pub struct $name { $(pub $field: $ty,)* }
+        const _: () = assert!(size_of::<$name>() == $bytes, stringify!($name));)*
     };
 }
-use wire_size;
+use wire;
 
-/// Attributes of an inode, inside several replies.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
-)]
-#[repr(C)]
-#[allow(missing_docs)] // Field for field `struct stat`.
-pub struct WireAttr {
-    pub ino: u64,
-    pub size: u64,
-    pub blocks: u64,
-    pub atime: i64,
-    pub mtime: i64,
-    pub ctime: i64,
-    pub atimensec: u32,
-    pub mtimensec: u32,
-    pub ctimensec: u32,
-    pub mode: u32,
-    pub nlink: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub rdev: u32,
-    pub blksize: u32,
-    pub flags: u32,
+wire! {
+    /// Attributes of an inode, inside several replies. Field for field `struct stat`.
+    pub struct WireAttr: 88 {
+        pub ino: u64,
+        pub size: u64,
+        pub blocks: u64,
+        pub atime: i64,
+        pub mtime: i64,
+        pub ctime: i64,
+        pub atimensec: u32,
+        pub mtimensec: u32,
+        pub ctimensec: u32,
+        pub mode: u32,
+        pub nlink: u32,
+        pub uid: u32,
+        pub gid: u32,
+        pub rdev: u32,
+        pub blksize: u32,
+        pub flags: u32,
+    }
 }
-
-wire_size!(WireAttr = 88);

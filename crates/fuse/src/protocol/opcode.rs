@@ -2,31 +2,13 @@
 //!
 //! A number that is not in the table gets `ENOSYS`, after which the kernel does not send it again.
 
-macro_rules! opcodes {
-    ($($(#[$doc:meta])* $name:ident = $value:literal,)*) => {
-        /// The operation that a request asks for.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(u32)]
-        #[allow(missing_docs)] // The names are the kernel's.
-        pub enum Opcode { $($(#[$doc])* $name = $value,)* }
+use zerocopy::{IntoBytes, TryFromBytes};
 
-        impl Opcode {
-            /// The opcode of this number, if it is known.
-            #[must_use]
-            pub const fn from_wire(value: u32) -> Option<Self> {
-                match value { $($value => Some(Opcode::$name),)* _ => None }
-            }
-
-            /// Its name in messages.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Opcode::$name => stringify!($name),)* }
-            }
-        }
-    };
-}
-
-opcodes! {
+/// The operation that a request asks for. The names of its variants are labels in statistics, which never change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, TryFromBytes)]
+#[repr(u32)]
+#[allow(missing_docs)] // The names are the kernel's.
+pub enum Opcode {
     Lookup = 1,
     /// Has no reply.
     Forget = 2,
@@ -85,6 +67,12 @@ opcodes! {
 }
 
 impl Opcode {
+    /// The opcode of this number, if it is known.
+    #[must_use]
+    pub fn from_wire(value: u32) -> Option<Self> {
+        Self::try_read_from_bytes(value.as_bytes()).ok()
+    }
+
     /// Whether the kernel waits for a reply to this request. A reply it does not expect is refused
     /// with `ENOENT`, so none must be sent.
     #[must_use]

@@ -1,33 +1,20 @@
 //! Replies and notifications, server → kernel.
 //!
-//! Structures have the kernel's names, order and padding; sizes are asserted below.
+//! Structures have the kernel's names, order and padding.
 
-use super::{WireAttr, wire_size};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-/// Defines wire structs with the derives they all need.
-macro_rules! wire {
-    ($($(#[$doc:meta])* pub struct $name:ident { $($(#[$fdoc:meta])* pub $field:ident: $ty:ty,)* })*) => {
-        $($(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
-        #[repr(C)]
-        #[allow(missing_docs)] // Field names are the kernel's; the struct's head says what is special.
-        pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* })*
-    };
-}
+use super::{WireAttr, wire};
 
 wire! {
     /// In front of every reply. `error` is 0 or a negative errno; for notifications it is the code, with
     /// `unique` 0.
-    pub struct OutHeader {
+    pub struct OutHeader: 16 {
         pub len: u32,
         pub error: i32,
         pub unique: u64,
     }
 
     /// A name's inode. `nodeid` 0: there is no such name, and that may be cached.
-    pub struct EntryOut {
+    pub struct EntryOut: 128 {
         pub nodeid: u64,
         pub generation: u64,
         pub entry_valid: u64,
@@ -38,7 +25,7 @@ wire! {
     }
 
     /// Attributes and for how long they hold.
-    pub struct AttrOut {
+    pub struct AttrOut: 104 {
         pub attr_valid: u64,
         pub attr_valid_nsec: u32,
         pub dummy: u32,
@@ -46,25 +33,25 @@ wire! {
     }
 
     /// An opened file.
-    pub struct OpenOut {
+    pub struct OpenOut: 16 {
         pub fh: u64,
         pub open_flags: u32,
         pub backing_id: i32,
     }
 
     /// Number of bytes written (WRITE, COPY_FILE_RANGE).
-    pub struct WriteOut {
+    pub struct WriteOut: 8 {
         pub size: u32,
         pub padding: u32,
     }
 
     /// Number of bytes copied (COPY_FILE_RANGE_64).
-    pub struct CopyFileRangeOut {
+    pub struct CopyFileRangeOut: 8 {
         pub bytes_copied: u64,
     }
 
     /// `statfs`.
-    pub struct StatFsOut {
+    pub struct StatFsOut: 80 {
         pub blocks: u64,
         pub bfree: u64,
         pub bavail: u64,
@@ -78,13 +65,13 @@ wire! {
     }
 
     /// Size in bytes of an attribute value or of a list of names.
-    pub struct GetXattrOut {
+    pub struct GetXattrOut: 8 {
         pub size: u32,
         pub padding: u32,
     }
 
     /// INIT's answer.
-    pub struct InitOut {
+    pub struct InitOut: 64 {
         pub major: u32,
         pub minor: u32,
         pub max_readahead: u32,
@@ -102,7 +89,7 @@ wire! {
     }
 
     /// An ioctl's result; the output bytes follow.
-    pub struct IoctlOut {
+    pub struct IoctlOut: 16 {
         pub result: i32,
         pub flags: u32,
         pub in_iovs: u32,
@@ -110,12 +97,12 @@ wire! {
     }
 
     /// LSEEK's answer.
-    pub struct LseekOut {
+    pub struct LseekOut: 8 {
         pub offset: u64,
     }
 
     /// In front of each name of READDIR; the name follows, padded to 8 bytes.
-    pub struct Dirent {
+    pub struct Dirent: 24 {
         pub ino: u64,
         pub off: u64,
         pub namelen: u32,
@@ -123,20 +110,20 @@ wire! {
     }
 
     /// In front of each name of READDIRPLUS. `entry.nodeid` 0: no inode is handed over.
-    pub struct DirentPlus {
+    pub struct DirentPlus: 152 {
         pub entry: EntryOut,
         pub dirent: Dirent,
     }
 
     /// A time of STATX.
-    pub struct StatxTime {
+    pub struct StatxTime: 16 {
         pub secs: i64,
         pub nanos: u32,
         pub reserved: i32,
     }
 
     /// STATX's attributes, like `struct statx`.
-    pub struct StatxAttr {
+    pub struct StatxAttr: 256 {
         pub mask: u32,
         pub blksize: u32,
         pub attributes: u64,
@@ -161,7 +148,7 @@ wire! {
     }
 
     /// STATX's answer.
-    pub struct StatxOut {
+    pub struct StatxOut: 288 {
         pub attr_valid: u64,
         pub attr_valid_nsec: u32,
         pub flags: u32,
@@ -170,29 +157,9 @@ wire! {
     }
 
     /// Notification: drop cached pages of a range (`len` ≤ 0: to the end).
-    pub struct NotifyInvalInode {
+    pub struct NotifyInvalInode: 24 {
         pub ino: u64,
         pub off: i64,
         pub len: i64,
     }
-}
-
-wire_size! {
-    OutHeader = 16,
-    EntryOut = 128,
-    AttrOut = 104,
-    OpenOut = 16,
-    WriteOut = 8,
-    CopyFileRangeOut = 8,
-    StatFsOut = 80,
-    GetXattrOut = 8,
-    InitOut = 64,
-    IoctlOut = 16,
-    LseekOut = 8,
-    Dirent = 24,
-    DirentPlus = 152,
-    StatxTime = 16,
-    StatxAttr = 256,
-    StatxOut = 288,
-    NotifyInvalInode = 24,
 }

@@ -4,27 +4,15 @@
 //! checked, and a request that is too short is answered with an error instead of a panic.
 
 use super::flags::EXT_GROUPS;
-use super::{Opcode, wire_size};
+use super::{Opcode, wire};
 use smallvec::SmallVec;
 use std::fmt;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-/// Defines wire structs with the derives they all need.
-macro_rules! wire {
-    ($($(#[$doc:meta])* pub struct $name:ident { $(pub $field:ident: $ty:ty,)* })*) => {
-        $($(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
-        #[repr(C)]
-        #[allow(missing_docs)] // Field names are the kernel's; the struct's head says what is special.
-        pub struct $name { $(pub $field: $ty,)* })*
-    };
-}
+use zerocopy::FromBytes;
 
 wire! {
     /// In front of every request. `total_extlen` is the size of the extensions at its end, in units of 8
     /// bytes.
-    pub struct InHeader {
+    pub struct InHeader: 40 {
         pub len: u32,
         pub opcode: u32,
         pub unique: u64,
@@ -37,31 +25,31 @@ wire! {
     }
 
     /// FORGET.
-    pub struct ForgetIn {
+    pub struct ForgetIn: 8 {
         pub nlookup: u64,
     }
 
     /// BATCH_FORGET; `count` × [`ForgetOne`] follow.
-    pub struct BatchForgetIn {
+    pub struct BatchForgetIn: 8 {
         pub count: u32,
         pub dummy: u32,
     }
 
     /// One node of BATCH_FORGET.
-    pub struct ForgetOne {
+    pub struct ForgetOne: 16 {
         pub nodeid: u64,
         pub nlookup: u64,
     }
 
     /// GETATTR.
-    pub struct GetAttrIn {
+    pub struct GetAttrIn: 16 {
         pub getattr_flags: u32,
         pub dummy: u32,
         pub fh: u64,
     }
 
     /// STATX.
-    pub struct StatxIn {
+    pub struct StatxIn: 24 {
         pub getattr_flags: u32,
         pub reserved: u32,
         pub fh: u64,
@@ -70,7 +58,7 @@ wire! {
     }
 
     /// SETATTR.
-    pub struct SetAttrIn {
+    pub struct SetAttrIn: 88 {
         pub valid: u32,
         pub padding: u32,
         pub fh: u64,
@@ -90,7 +78,7 @@ wire! {
     }
 
     /// MKNOD; the name follows.
-    pub struct MkNodIn {
+    pub struct MkNodIn: 16 {
         pub mode: u32,
         pub rdev: u32,
         pub umask: u32,
@@ -98,36 +86,36 @@ wire! {
     }
 
     /// MKDIR; the name follows.
-    pub struct MkDirIn {
+    pub struct MkDirIn: 8 {
         pub mode: u32,
         pub umask: u32,
     }
 
     /// RENAME; old and new name follow.
-    pub struct RenameIn {
+    pub struct RenameIn: 8 {
         pub newdir: u64,
     }
 
     /// RENAME2; old and new name follow.
-    pub struct Rename2In {
+    pub struct Rename2In: 16 {
         pub newdir: u64,
         pub flags: u32,
         pub padding: u32,
     }
 
     /// LINK; the new name follows.
-    pub struct LinkIn {
+    pub struct LinkIn: 8 {
         pub oldnodeid: u64,
     }
 
     /// OPEN, OPENDIR.
-    pub struct OpenIn {
+    pub struct OpenIn: 8 {
         pub flags: u32,
         pub open_flags: u32,
     }
 
     /// CREATE, TMPFILE; the name follows.
-    pub struct CreateIn {
+    pub struct CreateIn: 16 {
         pub flags: u32,
         pub mode: u32,
         pub umask: u32,
@@ -135,7 +123,7 @@ wire! {
     }
 
     /// READ, READDIR, READDIRPLUS.
-    pub struct ReadIn {
+    pub struct ReadIn: 40 {
         pub fh: u64,
         pub offset: u64,
         pub size: u32,
@@ -146,7 +134,7 @@ wire! {
     }
 
     /// WRITE; the data follow.
-    pub struct WriteIn {
+    pub struct WriteIn: 40 {
         pub fh: u64,
         pub offset: u64,
         pub size: u32,
@@ -157,7 +145,7 @@ wire! {
     }
 
     /// RELEASE, RELEASEDIR.
-    pub struct ReleaseIn {
+    pub struct ReleaseIn: 24 {
         pub fh: u64,
         pub flags: u32,
         pub release_flags: u32,
@@ -165,7 +153,7 @@ wire! {
     }
 
     /// FLUSH.
-    pub struct FlushIn {
+    pub struct FlushIn: 24 {
         pub fh: u64,
         pub unused: u32,
         pub padding: u32,
@@ -173,20 +161,20 @@ wire! {
     }
 
     /// FSYNC, FSYNCDIR.
-    pub struct FsyncIn {
+    pub struct FsyncIn: 16 {
         pub fh: u64,
         pub fsync_flags: u32,
         pub padding: u32,
     }
 
     /// SETXATTR without `SETXATTR_EXT`; name and value follow.
-    pub struct SetXattrInCompat {
+    pub struct SetXattrInCompat: 8 {
         pub size: u32,
         pub flags: u32,
     }
 
     /// SETXATTR with `SETXATTR_EXT`; name and value follow.
-    pub struct SetXattrIn {
+    pub struct SetXattrIn: 16 {
         pub size: u32,
         pub flags: u32,
         pub setxattr_flags: u32,
@@ -194,19 +182,19 @@ wire! {
     }
 
     /// GETXATTR (the name follows), LISTXATTR. `size` 0 asks how large the answer would be.
-    pub struct GetXattrIn {
+    pub struct GetXattrIn: 8 {
         pub size: u32,
         pub padding: u32,
     }
 
     /// ACCESS.
-    pub struct AccessIn {
+    pub struct AccessIn: 8 {
         pub mask: u32,
         pub padding: u32,
     }
 
     /// INIT before 7.36.
-    pub struct InitInCompat {
+    pub struct InitInCompat: 16 {
         pub major: u32,
         pub minor: u32,
         pub max_readahead: u32,
@@ -214,7 +202,7 @@ wire! {
     }
 
     /// INIT.
-    pub struct InitIn {
+    pub struct InitIn: 64 {
         pub major: u32,
         pub minor: u32,
         pub max_readahead: u32,
@@ -224,12 +212,12 @@ wire! {
     }
 
     /// INTERRUPT.
-    pub struct InterruptIn {
+    pub struct InterruptIn: 8 {
         pub unique: u64,
     }
 
     /// IOCTL; `in_size` bytes follow.
-    pub struct IoctlIn {
+    pub struct IoctlIn: 32 {
         pub fh: u64,
         pub flags: u32,
         pub cmd: u32,
@@ -239,7 +227,7 @@ wire! {
     }
 
     /// FALLOCATE.
-    pub struct FallocateIn {
+    pub struct FallocateIn: 32 {
         pub fh: u64,
         pub offset: u64,
         pub length: u64,
@@ -248,7 +236,7 @@ wire! {
     }
 
     /// LSEEK.
-    pub struct LseekIn {
+    pub struct LseekIn: 24 {
         pub fh: u64,
         pub offset: u64,
         pub whence: u32,
@@ -256,7 +244,7 @@ wire! {
     }
 
     /// COPY_FILE_RANGE and COPY_FILE_RANGE_64.
-    pub struct CopyFileRangeIn {
+    pub struct CopyFileRangeIn: 56 {
         pub fh_in: u64,
         pub off_in: u64,
         pub nodeid_out: u64,
@@ -267,44 +255,10 @@ wire! {
     }
 
     /// In front of every extension. `size` includes this header.
-    pub struct ExtHeader {
+    pub struct ExtHeader: 8 {
         pub size: u32,
         pub kind: u32,
     }
-}
-
-wire_size! {
-    InHeader = 40,
-    ForgetIn = 8,
-    BatchForgetIn = 8,
-    ForgetOne = 16,
-    GetAttrIn = 16,
-    StatxIn = 24,
-    SetAttrIn = 88,
-    MkNodIn = 16,
-    MkDirIn = 8,
-    RenameIn = 8,
-    Rename2In = 16,
-    LinkIn = 8,
-    OpenIn = 8,
-    CreateIn = 16,
-    ReadIn = 40,
-    WriteIn = 40,
-    ReleaseIn = 24,
-    FlushIn = 24,
-    FsyncIn = 16,
-    SetXattrInCompat = 8,
-    SetXattrIn = 16,
-    GetXattrIn = 8,
-    AccessIn = 8,
-    InitInCompat = 16,
-    InitIn = 64,
-    InterruptIn = 8,
-    IoctlIn = 32,
-    FallocateIn = 32,
-    LseekIn = 24,
-    CopyFileRangeIn = 56,
-    ExtHeader = 8,
 }
 
 /// A request that is not what the protocol says.
@@ -516,6 +470,7 @@ impl<'a> Args<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zerocopy::IntoBytes;
 
     fn message(opcode: Opcode, body: &[u8], extensions: &[u8]) -> Vec<u8> {
         assert_eq!(extensions.len() % 8, 0);

@@ -81,6 +81,7 @@ impl Control {
         })
     }
 
+    /// Sends a request with these fields, and fetches all pages of the answer.
     fn ask(&self, request: Request, fields: &[&str]) -> Result<String> {
         let mut text = Lines::default();
         if !fields.is_empty() {

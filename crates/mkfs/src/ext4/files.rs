@@ -1,4 +1,4 @@
-//! Small decisions about files: which blocks they need, what fits into an inode, valid names.
+//! Small decisions about files: which blocks they need, what fits into an inode.
 
 use super::mapping::MapRun;
 use super::space::Space;
@@ -7,17 +7,8 @@ use crate::flags::{Flags, Kept};
 use crate::tree::{Node, VerityMetadata};
 use crate::{MkfsError, Result};
 use blockwright_ondisk::ext4::dir_layout::Entry;
-use blockwright_ondisk::ext4::types::{LINK_MAX, NAME_MAX};
+use blockwright_ondisk::ext4::types::LINK_MAX;
 use blockwright_ondisk::ext4::{Features, FileKind, Geometry, Incompat, Ino, RoCompat};
-
-/// Whether a directory entry may have this name.
-pub(crate) fn valid_name(name: &[u8]) -> bool {
-    !name.is_empty()
-        && name.len() <= NAME_MAX
-        && name != b"."
-        && name != b".."
-        && !name.iter().any(|b| matches!(b, 0 | b'/'))
-}
 
 /// The inode flags and projects that such volumes keep: all that their users can set, except
 /// case-insensitivity.
@@ -173,14 +164,5 @@ mod tests {
                 },
             ]
         );
-    }
-
-    #[test]
-    fn names() {
-        assert!(valid_name(b"a"));
-        assert!(valid_name(&[0xFF; 255]));
-        for bad in [&b""[..], b".", b"..", b"a/b", b"a\0", &[b'x'; 256]] {
-            assert!(!valid_name(bad));
-        }
     }
 }

@@ -79,6 +79,7 @@ pub(crate) fn extents(
         return Ok(Mapping { root, meta });
     }
     let per_block = usize::from(extent::max_entries(geo.block_len()));
+    // Makes a block of the tree; the level above gets the entry that leads to it.
     let mut put = |logical: FileBlock, fill: &dyn Fn(&mut [u8]) -> Option<()>| {
         let block = space.take_one();
         let mut bytes = vec![0u8; geo.block_len()];

@@ -14,7 +14,7 @@ use super::shape::{Shape, check_inode_bytes, default_block_bytes};
 use super::space::{Run, Space};
 use super::special;
 use super::xattrs::{self, Placed, Stored, ValueInodes};
-use crate::tree::{Node, NodeId, Tree, block_ranges};
+use crate::tree::{Node, NodeId, Tree, block_ranges, valid_name};
 use crate::{MkfsError, Result};
 use blockwright_ondisk::ext4::dir_layout::{self, DirRules, DirShape, Entry};
 use blockwright_ondisk::ext4::quota::RawQuotaEntry;
@@ -173,6 +173,7 @@ pub(crate) struct Planner<'t> {
 }
 
 impl<'t> Planner<'t> {
+    /// Plans all files, in the order of their inodes, then the volume around them.
     fn run(
         mut self,
         places: Vec<GroupPlace>,
@@ -239,6 +240,7 @@ impl<'t> Planner<'t> {
         self.finish(places, overhead_clusters, options)
     }
 
+    /// Fills in bitmaps, counts and the superblock, once all blocks are taken.
     fn finish(
         mut self,
         places: Vec<GroupPlace>,
@@ -485,6 +487,7 @@ impl<'t> Planner<'t> {
         node.children.iter().map(entry).collect()
     }
 
+    /// Plans one file: its inode, its attributes and its blocks.
     fn node(&mut self, id: NodeId, node: &'t Node, links: u32, attributes: Placed) -> Result<()> {
         let ino = self.ino_of[id.0 as usize];
         let geo = &self.shape.geo;
@@ -547,7 +550,7 @@ impl<'t> Planner<'t> {
         inode: &mut Inode,
     ) -> Result<(Vec<MapRun>, Content)> {
         let entries = self.all_entries(id, node);
-        if let Some(e) = entries.iter().find(|e| !files::valid_name(e.name)) {
+        if let Some(e) = entries.iter().find(|e| !valid_name(e.name)) {
             return Err(MkfsError::Tree {
                 name: String::from_utf8_lossy(e.name).into_owned(),
                 reason: "not a name the format can hold".into(),

@@ -1,21 +1,11 @@
-//! Small decisions about files: valid names, attributes.
+//! Small decisions about files: flags that are kept, attributes.
 
 use crate::attributes::{Stored, to_stored};
 use crate::flags::{Flags, Kept};
 use crate::tree::Node;
 use crate::{MkfsError, Result};
 use blockwright_ondisk::f2fs::Features;
-use blockwright_ondisk::f2fs::types::NAME_MAX;
 use blockwright_ondisk::f2fs::xattr::{self, Xattr};
-
-/// Whether a directory entry may have this name.
-pub(crate) fn valid_name(name: &[u8]) -> bool {
-    !name.is_empty()
-        && name.len() <= NAME_MAX
-        && name != b"."
-        && name != b".."
-        && !name.iter().any(|b| matches!(b, 0 | b'/'))
-}
 
 /// What such volumes keep of inode flags and projects. Files are written uncompressed, so only directories can have the
 /// flag that new files in them are compressed.
@@ -76,19 +66,5 @@ impl Attributes {
                 inline + xattr::NODE_BYTES
             ),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names() {
-        assert!(valid_name(b"a"));
-        assert!(valid_name(&[0xFF; 255]));
-        for bad in [&b""[..], b".", b"..", b"a/b", b"a\0", &[b'x'; 256]] {
-            assert!(!valid_name(bad));
-        }
     }
 }

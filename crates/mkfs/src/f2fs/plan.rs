@@ -5,7 +5,7 @@
 
 use super::describe;
 use super::dirs::{self, Entry};
-use super::files::{self, Attributes, kept_flags};
+use super::files::{Attributes, kept_flags};
 use super::inodes::{AddressRun, Blocks, Body, NodeContent, PlannedInode, PlannedNode, node_log};
 use super::logs::{LogPlaces, Logs, Place};
 use super::options::FormatOptions;
@@ -13,7 +13,7 @@ use super::shape::Shape;
 use crate::flags::{Flags, Kept};
 use crate::options::Before;
 use crate::output::{Chunk, Chunks};
-use crate::tree::{Node, NodeId, Tree, block_ranges};
+use crate::tree::{Node, NodeId, Tree, block_ranges, valid_name};
 use crate::{MkfsError, Result};
 use blockwright_ondisk::ext4::Timestamp as TreeTime;
 use blockwright_ondisk::ext4::quota_layout::{Grace, QuotaKind, quota_file, usage_entry};
@@ -231,6 +231,7 @@ struct Planner {
 type Run = (u64, Place, u64);
 
 impl Planner {
+    /// Plans all files of the tree. Returns the inode of a lost+found that the tree does not have.
     fn tree(&mut self, tree: &Tree, options: &FormatOptions) -> Result<Option<Ino>> {
         let order = tree.reachable();
         let root = self.new_nid()?.as_ino();
@@ -247,7 +248,7 @@ impl Planner {
         for (id, _) in &order {
             let node = tree.node(*id);
             for (name, child) in &node.children {
-                if !files::valid_name(name) {
+                if !valid_name(name) {
                     return Err(MkfsError::Tree {
                         name: String::from_utf8_lossy(name).into_owned(),
                         reason: "not a name the format can hold".into(),
@@ -356,6 +357,7 @@ impl Planner {
         inode
     }
 
+    /// Plans one file: its inode, its blocks, and the nodes that point to them.
     fn node(
         &mut self,
         tree: &Tree,
@@ -439,6 +441,7 @@ impl Planner {
         }
     }
 
+    /// Plans the blocks of a directory's entries.
     fn directory(
         &mut self,
         node: &Node,
@@ -481,6 +484,7 @@ impl Planner {
         Ok(())
     }
 
+    /// Plans where the data of a regular file lie: inline, or in the log of its temperature.
     fn regular(
         &mut self,
         node: &Node,

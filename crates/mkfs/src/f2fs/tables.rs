@@ -165,6 +165,7 @@ pub(crate) fn packs(plan: &Plan, bits: &NatBits) -> Result<Vec<(BlockAddr, Vec<u
         .to_string(),
     };
     let mut out = Vec::new();
+    // The pack with the higher version counts.
     for (which, version) in [(Copy2::First, plan.shape.version), (Copy2::Second, 0)] {
         cp.raw.checkpoint_ver.set(version);
         let head = cp.encode(geo).ok_or_else(no_room)?;

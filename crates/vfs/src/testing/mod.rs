@@ -344,7 +344,8 @@ impl MemEngine {
         dir.update_attr(|a| (a.mtime, a.ctime) = (now, now));
     }
 
-    fn free_from(volume: &mut Contents, ino: Ino, units: Range<u64>) {
+    /// Frees the blocks of a range of a file, in units of the volume. Panics when one is written back or delayed: the vfs must have waited.
+    fn free_range(volume: &mut Contents, ino: Ino, units: Range<u64>) {
         let Contents { files, free, .. } = volume;
         let Some(file) = files.get_mut(&ino) else {
             return;

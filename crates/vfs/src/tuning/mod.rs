@@ -9,7 +9,6 @@ pub mod tunable;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::MountOptions;
-use crate::stats::Unit;
 use crate::vfs::Vfs;
 use std::time::Duration;
 use tunable::Tunable;
@@ -21,76 +20,28 @@ fn millis(d: Duration) -> u64 {
 /// The vfs's own.
 fn of_options(o: &MountOptions) -> Vec<Tunable> {
     const HOUR_MS: u64 = 3_600_000;
-    vec![
-        Tunable::new(
-            "cache_bytes",
-            Unit::Bytes,
-            1 << 20..=1 << 50,
-            o.cache_bytes,
-            "budget of pages, metadata and inodes in memory; pages above what the others leave are dropped at once as far as they are clean",
-        ),
-        Tunable::new(
-            "dirty_bytes",
-            Unit::Bytes,
-            1 << 16..=1 << 50,
-            o.dirty_bytes_max,
-            "dirty bytes from which writers clean pages themselves (at most half of the cache counts)",
-        ),
-        Tunable::new(
-            "dirty_background_bytes",
-            Unit::Bytes,
-            0..=1 << 50,
-            o.dirty_bytes_background,
-            "dirty bytes from which the flusher works (at most half of dirty_bytes counts)",
-        ),
-        Tunable::new(
-            "readahead_bytes",
-            Unit::Bytes,
-            0..=1 << 30,
-            o.readahead_bytes,
-            "largest readahead window of this program; 0 turns it off (the kernel's own: kernel_read_ahead_kb)",
-        ),
-        Tunable::new(
-            "read_past_bytes",
-            Unit::Bytes,
-            0..=1 << 30,
-            o.read_past_bytes,
-            "reads of a mount from this size on go past the cache of this program; 0: none does",
-        ),
-        Tunable::new(
-            "write_past_bytes",
-            Unit::Bytes,
-            0..=1 << 60,
-            o.write_past_bytes,
-            "from this offset of a file on, large pieces that the kernel writes back go past the cache of this program; 0: none does",
-        ),
-        Tunable::new(
-            "writeback_interval_ms",
-            Unit::Milliseconds,
-            10..=HOUR_MS,
-            millis(o.writeback_interval),
-            "age from which the flusher writes dirty pages",
-        ),
-        Tunable::new(
-            "lazy_time_interval_ms",
-            Unit::Milliseconds,
-            10..=24 * HOUR_MS,
-            millis(o.lazy_time_interval),
-            "age from which times that changed in memory only are written",
-        ),
-        Tunable::switch(
-            "delayed_allocation",
-            o.delayed_allocation,
-            "allocate blocks at writeback; 0: writes are written back before they return",
-        ),
-        Tunable::new(
-            "inodes_idle_max",
-            Unit::Count,
-            0..=1 << 32,
-            o.inodes_idle_max as u64,
-            "unused inodes that are kept in memory",
-        ),
-    ]
+    crate::tunables! {
+        "cache_bytes", Bytes, 1 << 20..=1 << 50, o.cache_bytes,
+            "budget of pages, metadata and inodes in memory; pages above what the others leave are dropped at once as far as they are clean";
+        "dirty_bytes", Bytes, 1 << 16..=1 << 50, o.dirty_bytes_max,
+            "dirty bytes from which writers clean pages themselves (at most half of the cache counts)";
+        "dirty_background_bytes", Bytes, 0..=1 << 50, o.dirty_bytes_background,
+            "dirty bytes from which the flusher works (at most half of dirty_bytes counts)";
+        "readahead_bytes", Bytes, 0..=1 << 30, o.readahead_bytes,
+            "largest readahead window of this program; 0 turns it off (the kernel's own: kernel_read_ahead_kb)";
+        "read_past_bytes", Bytes, 0..=1 << 30, o.read_past_bytes,
+            "reads of a mount from this size on go past the cache of this program; 0: none does";
+        "write_past_bytes", Bytes, 0..=1 << 60, o.write_past_bytes,
+            "from this offset of a file on, large pieces that the kernel writes back go past the cache of this program; 0: none does";
+        "writeback_interval_ms", Milliseconds, 10..=HOUR_MS, millis(o.writeback_interval),
+            "age from which the flusher writes dirty pages";
+        "lazy_time_interval_ms", Milliseconds, 10..=24 * HOUR_MS, millis(o.lazy_time_interval),
+            "age from which times that changed in memory only are written";
+        "delayed_allocation", Switch, 0..=1, u64::from(o.delayed_allocation),
+            "allocate blocks at writeback; 0: writes are written back before they return";
+        "inodes_idle_max", Count, 0..=1 << 32, o.inodes_idle_max as u64,
+            "unused inodes that are kept in memory";
+    }
 }
 
 /// Sets one of the vfs's own. Whether there is one of this name.

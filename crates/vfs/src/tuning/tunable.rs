@@ -46,3 +46,11 @@ impl Tunable {
         Self::new(name, Unit::Switch, 0..=1, u64::from(value), help)
     }
 }
+
+/// A list of [`Tunable`]s, one a row: name, [`Unit`], range, value, and what it does.
+#[macro_export]
+macro_rules! tunables {
+    ($($name:literal, $unit:ident, $range:expr, $value:expr, $help:literal;)*) => {
+        vec![$($crate::Tunable::new($name, $crate::Unit::$unit, $range, $value, $help)),*]
+    };
+}

@@ -179,6 +179,7 @@ fn document(store: &impl Store, descriptor: &Descriptor) -> Result<(String, Vec<
     Ok((name, bytes))
 }
 
+/// The layers and the configuration that a manifest names, if they are of kinds that can be applied.
 fn from_manifest(
     store: &impl Store,
     descriptor: &Descriptor,

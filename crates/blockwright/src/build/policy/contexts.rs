@@ -292,6 +292,7 @@ impl FileContexts {
         Ok(contexts)
     }
 
+    /// Adds the rules of one file. Of several that match a path, later ones and those of later files count; `file` is its number.
     fn add(&mut self, file: usize, text: &str) -> Result<()> {
         for (line, fields) in lines(text) {
             let invalid =

@@ -180,6 +180,7 @@ impl EntryPolicy {
         Ok(())
     }
 
+    /// Applies all rules to one file, in this order: times, owners and modes, labels.
     fn decide(
         &self,
         path: &[u8],

@@ -69,6 +69,7 @@ impl VolumeBuilder {
             (o.inode_bytes != defaults.inode_bytes, "inode size"),
             (o.inode_ratio.is_some(), "inode ratio"),
             (o.inodes.is_some(), "number of inodes"),
+            (o.hash_seed.is_some(), "hash seed"),
             (self.reserved_given, "percentage reserved for root"),
             (
                 self.journal_bytes.is_some() || self.journal.is_some(),

@@ -1,12 +1,11 @@
 //! `info` of f2fs volumes: both superblocks and both checkpoint packs are looked at; nothing else is
 //! read.
 
-use super::missing;
+use super::{missing, write_line};
 use crate::args::ImageArgs;
 use crate::commands::mkfs::uuid_text;
 use crate::failure::{At, Failure, Result};
 use crate::output::{Out, human, text};
-use crate::text::printable;
 use blockwright_device::{DevOffset, SharedDevice};
 use blockwright_ondisk::f2fs::checkpoint::{Checkpoint, CheckpointFlags};
 use blockwright_ondisk::f2fs::geometry::Copy2;
@@ -17,7 +16,6 @@ use blockwright_ondisk::f2fs::{
     BLOCK_SIZE, Features, FormatError, Geometry, Log, RawSuperblock, Superblock,
 };
 use serde::Serialize;
-use std::io::Write;
 
 /// The superblock's magic as stored.
 pub const MAGIC: [u8; 4] = [0x10, 0x20, 0xF5, 0xF2];
@@ -335,36 +333,29 @@ pub fn info(args: &ImageArgs, device: &SharedDevice) -> Result<()> {
 }
 
 fn print(out: &mut Out, info: &Info) -> Result<()> {
-    let mut line = |name: &str, value: String| {
-        // Labels and the like are whatever the image says.
-        writeln!(out, "{name:<16}{}", printable(&value))
-    };
-    let or_none = |text: &str| match text {
-        "" => "(none)".to_owned(),
-        text => text.to_owned(),
-    };
-    line("Image:", info.image.clone())?;
-    line("Format:", info.format.to_owned())?;
-    line("Label:", or_none(&info.label))?;
-    line("UUID:", info.uuid.clone())?;
-    line("State:", info.state.join(", "))?;
+    let mut line = |name: &str, value: &str| write_line(out, name, value);
+    line("Image:", &info.image)?;
+    line("Format:", info.format)?;
+    line("Label:", &info.label)?;
+    line("UUID:", &info.uuid)?;
+    line("State:", &info.state.join(", "))?;
     for problem in &info.problems {
-        line("Problem:", problem.clone())?;
+        line("Problem:", problem)?;
     }
-    line("Features:", or_none(&info.features.join(" ")))?;
+    line("Features:", &info.features.join(" "))?;
     let blocks = format!("{} blocks of {} bytes", info.blocks, info.block_bytes);
-    line("Size:", format!("{} ({blocks})", human(info.size)))?;
+    line("Size:", &format!("{} ({blocks})", human(info.size)))?;
     if info.device_size < info.size {
         let found = human(info.device_size);
-        line("Image size:", format!("{found}: TRUNCATED"))?;
+        line("Image size:", &format!("{found}: TRUNCATED"))?;
     }
     if let Some(free) = info.blocks_free {
         let bytes = free.saturating_mul(u64::from(info.block_bytes));
-        line("Free:", format!("{} ({free} blocks)", human(bytes)))?;
+        line("Free:", &format!("{} ({free} blocks)", human(bytes)))?;
     }
     line(
         "Segments:",
-        format!(
+        &format!(
             "{} each, {} to a section, {} sections to a zone",
             human(info.segment_bytes),
             info.segments_per_section,
@@ -373,50 +364,44 @@ fn print(out: &mut Out, info: &Info) -> Result<()> {
     )?;
     for area in &info.areas {
         let value = format!("{} segments from block {}", area.segments, area.first_block);
-        line(&format!("  {}:", area.name), value)?;
+        line(&format!("  {}:", area.name), &value)?;
     }
     if let Some(encoding) = info.encoding {
-        line("Encoding:", encoding.to_owned())?;
+        line("Encoding:", encoding)?;
     }
-    line("Cold files:", or_none(&info.extensions_cold.join(" ")))?;
-    line("Hot files:", or_none(&info.extensions_hot.join(" ")))?;
-    line("Made by:", or_none(&info.made_by))?;
-    line("Written by:", or_none(&info.written_by))?;
+    line("Cold files:", &info.extensions_cold.join(" "))?;
+    line("Hot files:", &info.extensions_hot.join(" "))?;
+    line("Made by:", &info.made_by)?;
+    line("Written by:", &info.written_by)?;
     let Some(cp) = &info.checkpoint else {
         return Ok(());
     };
-    line(
-        "Checkpoint:",
-        format!("pack {}, version {:#x}", cp.pack, cp.version),
-    )?;
-    line("  flags:", or_none(&cp.flags.join(" ")))?;
-    line(
-        "  blocks:",
-        format!("{} in use of {} for users", cp.blocks_valid, cp.blocks_user),
-    )?;
+    let version = format!("pack {}, version {:#x}", cp.pack, cp.version);
+    line("Checkpoint:", &version)?;
+    line("  flags:", &cp.flags.join(" "))?;
+    let blocks = format!("{} in use of {} for users", cp.blocks_valid, cp.blocks_user);
+    line("  blocks:", &blocks)?;
     line(
         "  segments:",
-        format!(
+        &format!(
             "{} free; {} over-provisioned, {} of them reserved for cleaning",
             cp.segments_free, cp.segments_overprovisioned, cp.segments_reserved
         ),
     )?;
     line(
         "  nodes:",
-        format!(
+        &format!(
             "{} ({} inodes) of {}, next free {}",
             cp.nodes, cp.inodes, info.node_numbers, cp.next_free_node
         ),
     )?;
     if let Some(bytes) = cp.lifetime_written {
-        line(
-            "  written:",
-            format!("{} in the volume's life", human(bytes)),
-        )?;
+        let written = format!("{} in the volume's life", human(bytes));
+        line("  written:", &written)?;
     }
     for log in &cp.logs {
         let value = format!("segment {}, block {}", log.segment, log.offset);
-        line(&format!("  {}:", log.log), value)?;
+        line(&format!("  {}:", log.log), &value)?;
     }
     Ok(())
 }

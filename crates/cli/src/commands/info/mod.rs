@@ -377,65 +377,61 @@ fn show(args: &ImageArgs) -> Result<()> {
     }
 }
 
+/// A line of the report.
+fn write_line(out: &mut Out, name: &str, value: &str) -> std::io::Result<()> {
+    let value = if value.is_empty() { "(none)" } else { value };
+    // Labels and the like are whatever the image says.
+    writeln!(out, "{name:<16}{}", printable(value))
+}
+
 fn print(out: &mut Out, info: &Info, raw: &RawSuperblock) -> Result<()> {
-    let mut line = |name: &str, value: String| {
-        // Labels and the like are whatever the image says.
-        writeln!(out, "{name:<16}{}", printable(&value))
-    };
+    let Info {
+        blocks,
+        block_bytes,
+        blocks_free,
+        inodes,
+        inode_bytes,
+        inodes_free,
+        groups,
+        blocks_per_group,
+        inodes_per_group,
+        ..
+    } = info;
+    let mut line = |name: &str, value: &str| write_line(out, name, value);
     let unit = u64::from(info.block_bytes);
     let when = |secs: u64| {
         stamp(secs).map_or_else(|| "never".to_owned(), |t| format!("{} UTC", time_short(t)))
     };
-    line("Image:", info.image.clone())?;
-    line("Format:", info.format.to_owned())?;
-    let label = match info.label.as_str() {
-        "" => "(none)".to_owned(),
-        label => label.to_owned(),
-    };
-    line("Label:", label)?;
-    line("UUID:", info.uuid.clone())?;
-    line("State:", info.state.join(", "))?;
+    line("Image:", &info.image)?;
+    line("Format:", info.format)?;
+    line("Label:", &info.label)?;
+    line("UUID:", &info.uuid)?;
+    line("State:", &info.state.join(", "))?;
     if let Some(problem) = &info.problem {
-        line("Problem:", problem.clone())?;
+        line("Problem:", problem)?;
     }
-    line("Features:", info.features.join(" "))?;
+    line("Features:", &info.features.join(" "))?;
+    let size = human(info.size);
     line(
         "Size:",
-        format!(
-            "{} ({} blocks of {} bytes)",
-            human(info.size),
-            info.blocks,
-            info.block_bytes
-        ),
+        &format!("{size} ({blocks} blocks of {block_bytes} bytes)"),
     )?;
     if info.device_size < info.size {
-        line(
-            "Image size:",
-            format!("{}: TRUNCATED", human(info.device_size)),
-        )?;
+        let found = human(info.device_size);
+        line("Image size:", &format!("{found}: TRUNCATED"))?;
     }
+    let free = human(blocks_free.saturating_mul(unit));
+    let of_root = human(info.blocks_reserved.min(*blocks_free).saturating_mul(unit));
     line(
         "Free:",
-        format!(
-            "{} ({} blocks), {} of them for root only",
-            human(info.blocks_free.saturating_mul(unit)),
-            info.blocks_free,
-            human(
-                info.blocks_reserved
-                    .min(info.blocks_free)
-                    .saturating_mul(unit)
-            ),
-        ),
+        &format!("{free} ({blocks_free} blocks), {of_root} of them for root only"),
     )?;
     if let Some(bytes) = info.cluster_bytes {
-        line("Clusters:", format!("{} each", human(u64::from(bytes))))?;
+        line("Clusters:", &format!("{} each", human(u64::from(bytes))))?;
     }
     line(
         "Inodes:",
-        format!(
-            "{} of {} bytes, {} free",
-            info.inodes, info.inode_bytes, info.inodes_free
-        ),
+        &format!("{inodes} of {inode_bytes} bytes, {inodes_free} free"),
     )?;
     let flex = match info.groups_per_flex {
         Some(n) => format!(", {n} to a flexible group"),
@@ -443,13 +439,10 @@ fn print(out: &mut Out, info: &Info, raw: &RawSuperblock) -> Result<()> {
     };
     line(
         "Groups:",
-        format!(
-            "{} of {} blocks and {} inodes{flex}",
-            info.groups, info.blocks_per_group, info.inodes_per_group
-        ),
+        &format!("{groups} of {blocks_per_group} blocks and {inodes_per_group} inodes{flex}"),
     )?;
     match &info.journal {
-        None => line("Journal:", "none".to_owned())?,
+        None => line("Journal:", "none")?,
         Some(journal) => {
             let size = journal
                 .bytes
@@ -464,67 +457,49 @@ fn print(out: &mut Out, info: &Info, raw: &RawSuperblock) -> Result<()> {
             } else {
                 ""
             };
-            line("Journal:", format!("{place}{size}{recovery}"))?;
+            line("Journal:", &format!("{place}{size}{recovery}"))?;
         }
     }
     if let Some(hash) = info.directory_hash {
-        line("Directory hash:", hash.to_owned())?;
+        line("Directory hash:", hash)?;
     }
     let wrong = if info.checksum_ok {
         ""
     } else {
         "; the superblock's is WRONG"
     };
-    line("Checksums:", format!("{}{wrong}", info.checksums))?;
-    line("On errors:", info.on_errors.to_owned())?;
-    line("Created:", when(raw.mkfs_time()))?;
+    line("Checksums:", &format!("{}{wrong}", info.checksums))?;
+    line("On errors:", info.on_errors)?;
+    line("Created:", &when(raw.mkfs_time()))?;
     let on = match info.mounted_on.as_str() {
         "" => String::new(),
         path => format!(", on {path}"),
     };
-    line("Mounted:", format!("{}{on}", when(raw.mount_time())))?;
-    line(
-        "Written:",
-        format!(
-            "{}, {} in all",
-            when(raw.write_time()),
-            human(info.lifetime_written)
-        ),
-    )?;
-    line(
-        "Checked:",
-        format!(
-            "{}, {} mounts since",
-            when(raw.check_time()),
-            info.mount_count
-        ),
-    )?;
+    line("Mounted:", &format!("{}{on}", when(raw.mount_time())))?;
+    let (written, all) = (when(raw.write_time()), human(info.lifetime_written));
+    line("Written:", &format!("{written}, {all} in all"))?;
+    let (checked, mounts) = (when(raw.check_time()), info.mount_count);
+    line("Checked:", &format!("{checked}, {mounts} mounts since"))?;
     if info.orphans {
         line(
             "Orphans:",
-            "there are files to be removed at the next mount".to_owned(),
+            "there are files to be removed at the next mount",
         )?;
     }
     if info.errors > 0 {
-        line("Errors:", format!("{} were recorded", info.errors))?;
+        line("Errors:", &format!("{} were recorded", info.errors))?;
         for (name, record) in [
             ("First error:", &info.first_error),
             ("Last error:", &info.last_error),
         ] {
             if let Some(record) = record {
-                let inode = record
-                    .inode
-                    .map_or_else(String::new, |n| format!(", inode {n}"));
-                let block = record
-                    .block
-                    .map_or_else(String::new, |n| format!(", block {n}"));
-                line(
-                    name,
-                    format!(
-                        "{} in {}:{}{inode}{block}",
-                        record.time, record.function, record.line
-                    ),
-                )?;
+                let numbered = |what: &str, number: Option<u64>| {
+                    number.map_or_else(String::new, |n| format!(", {what} {n}"))
+                };
+                let inode = numbered("inode", record.inode.map(u64::from));
+                let block = numbered("block", record.block);
+                let (time, function, at) = (&record.time, &record.function, record.line);
+                line(name, &format!("{time} in {function}:{at}{inode}{block}"))?;
             }
         }
     }

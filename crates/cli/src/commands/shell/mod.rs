@@ -331,7 +331,8 @@ impl Shell {
         let directory = normalised(&path);
         let mut command = self.listing.reader();
         command.args(["stat", "--json"]).stdout(Stdio::null());
-        for path in [path.as_str(), &directory] {
+        let twice = path.trim_end_matches('/') == directory.trim_end_matches('/');
+        for path in [path.as_str(), &directory].iter().skip(usize::from(twice)) {
             // A path that ends with a slash must be that of a directory.
             let path = format!("{}/", path.trim_end_matches('/'));
             command.arg(self.listing.operand(&path));

@@ -206,7 +206,7 @@ impl Verb {
             } else if text.len() > 1 && text.starts_with('-') && self.shape != Shape::Image {
                 self.refuse_decided(text)?;
                 symbolic |= text == "--symbolic" || !text.starts_with("--") && text.contains('s');
-                parts.push(Part::Text(long(self.name, text)));
+                parts.push(Part::Text(text.to_owned()));
                 if self.valued.contains(&text) {
                     let value = words
                         .next()
@@ -278,15 +278,6 @@ fn local(path: String) -> Result<Part, String> {
 fn removes(text: &str) -> bool {
     let mode = text.strip_prefix('-').unwrap_or_default();
     !mode.is_empty() && mode.chars().all(|c| "rwxXstugo,+-=01234567".contains(c))
-}
-
-/// Options of `find` as other programs have them.
-fn long(verb: &str, option: &str) -> String {
-    match (verb, option) {
-        ("find", "-name" | "-type") => format!("-{option}"),
-        ("find", "-maxdepth") => "--max-depth".to_owned(),
-        _ => option.to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -372,7 +363,7 @@ mod tests {
             ("put l", "!l @"),
             ("put -- -l /d", "!./-l @/d"),
             ("put l /d", "!l @/d"),
-            ("find -name '*.c' -type f /usr", "--name *.c --type f @/usr"),
+            ("find -name '*.c' -type f /usr", "-name *.c -type f @/usr"),
             ("df", "@@"),
         ] {
             assert_eq!(parts(line).unwrap().join(" "), expected, "{line}");

@@ -41,7 +41,7 @@ impl Attributes for MemEngine {
             "evicted {inode:?} has no reservations"
         );
         if inode.attr().nlink == 0 {
-            Self::free_from(&mut v, inode.ino(), 0..u64::MAX);
+            Self::free_range(&mut v, inode.ino(), 0..u64::MAX);
             v.files.remove(&inode.ino());
             self.names_are_full.store(false, Ordering::SeqCst);
         } else {

@@ -329,7 +329,7 @@ impl Data for MemEngine {
             }
         }
         if size <= inode.size() {
-            Self::free_from(&mut v, inode.ino(), cut..u64::MAX);
+            Self::free_range(&mut v, inode.ino(), cut..u64::MAX);
         }
         let file = Self::file(&mut v, inode);
         file.disk_size = size;
@@ -371,7 +371,7 @@ impl Data for MemEngine {
         match mode {
             FallocMode::PunchHole => {
                 if !inner.is_empty() {
-                    Self::free_from(&mut v, inode.ino(), inner);
+                    Self::free_range(&mut v, inode.ino(), inner);
                 }
             }
             FallocMode::Allocate { keep_size } | FallocMode::ZeroRange { keep_size } => {
@@ -403,7 +403,7 @@ impl Data for MemEngine {
             FallocMode::CollapseRange | FallocMode::InsertRange => {
                 let n = outer.end - outer.start;
                 if mode == FallocMode::CollapseRange {
-                    Self::free_from(&mut v, inode.ino(), outer.clone());
+                    Self::free_range(&mut v, inode.ino(), outer.clone());
                     new_size = size - n * block;
                 } else {
                     new_size = size + n * block;
