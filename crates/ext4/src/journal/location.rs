@@ -343,6 +343,34 @@ mod tests {
         map
     }
 
+    /// A block of pointers to itself stands for any number of blocks.
+    #[test]
+    fn a_block_of_pointers_counts_once() {
+        use blockwright_device::{BlockDevice, CountingDevice, Flags, MemoryDevice};
+        let parts = crate::testing::Parts::new();
+        let geo = parts.volume.geometry();
+        let memory = MemoryDevice::new(16 << 20);
+        let block = 100u32.to_le_bytes().repeat(geo.block_len() / 4);
+        let at = DevOffset(geo.block_offset(BlockNo(100)));
+        memory
+            .write_at(at, &block, Flags::empty())
+            .expect("written");
+        let counting = std::sync::Arc::new(CountingDevice::new(std::sync::Arc::new(memory)));
+        let device: SharedDevice = counting.clone();
+        let mut walker = Walker {
+            device: &device,
+            geo,
+            blocks: 1 << 24,
+            budget: budget(1 << 24, geo),
+            met: HashSet::new(),
+        };
+        let mut map = LogMap::default();
+        let walked = walker.pointers(&block[..4], 3, &mut map);
+        let e = walked.expect_err("a loop");
+        assert_eq!(e.kind(), crate::ErrorKind::Corrupt, "{e}");
+        assert_eq!((counting.stats().reads.requests, map.len()), (1, 0));
+    }
+
     #[test]
     fn no_journal_has_a_block_twice() {
         for sound in [&[][..], &[(7, 1)], &[(100, 50), (20, 80), (150, 3)]] {
