@@ -6,7 +6,9 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import signal
+import subprocess
 import tarfile
 import threading
 import time
@@ -405,6 +407,21 @@ def test_resize(image):
     with blockwright.Volume(image):
         with pytest.raises(OSError):
             blockwright.resize(image, 256 << 20)
+
+
+@pytest.mark.skipif(shutil.which("qemu-img") is None, reason="needs qemu-img")
+def test_a_plan_refuses_what_the_resize_refuses(tmp_path):
+    image = tmp_path / "v.img"
+    blockwright.mkfs(image, size=16 << 20)
+    for container in ("vmdk", "qcow2"):
+        disk = tmp_path / f"disk.{container}"
+        subprocess.run(["qemu-img", "convert", "-O", container, image, disk], check=True)
+        if container == "qcow2":
+            assert blockwright.resize(disk, minimum=True, dry_run=True).now < 16 << 20
+            continue
+        for dry_run in (True, False):
+            with pytest.raises(OSError):
+                blockwright.resize(disk, minimum=True, dry_run=dry_run)
 
 
 def test_a_range_of_an_image(tmp_path):

@@ -36,6 +36,17 @@ fn is_plain_file(image: &Image) -> bool {
         && detect_file(path) == container::Format::Raw
 }
 
+/// Refuses to plan what cannot be made: an image is opened for reading alone then.
+fn check_container(image: &Image, mode: Mode) -> Result<()> {
+    let has_overlay = image.overlay.is_some();
+    let is_planned = mode != Mode::Change && !has_overlay;
+    if is_planned && !detect_file(&Place::of(&image.path).file).is_writable() {
+        let what = "the container of the disk is only read";
+        return Err(Error::new(ErrorKind::ReadOnly, what).at(&image.path));
+    }
+    Ok(())
+}
+
 /// Changes settings of the volume in an image, which must not be open. The journal is the image's, and that of `settings` does not count.
 ///
 /// # Errors
@@ -64,6 +75,7 @@ pub fn resize(image: &Image, target: Target, mode: Mode, watch: &Watch) -> Resul
     let path: &Path = &image.path;
     let plain = is_plain_file(image);
     let device = image.open_device(open)?;
+    check_container(image, mode)?;
     let journal = image.open_journal(open)?;
     let at = |e: Error| e.at(path);
     let length = device.geometry().bytes;
@@ -138,6 +150,7 @@ pub fn resize_with_partition(
     let (disk, Some(part)) = disk(image, open)? else {
         return refused("a partition is needed, as in disk.img:p2");
     };
+    check_container(image, mode)?;
     let journal = image.open_journal(open)?;
     blockwright::disk::grow(&disk, &part, to, mode, journal, watch).map_err(at)
 }

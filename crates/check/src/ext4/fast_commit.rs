@@ -13,8 +13,8 @@ use blockwright_ondisk::sums_differ;
 use super::CheckError;
 use super::replay::Log;
 
-/// Most files, extents and names that fast commits may add to what is held in memory while they are redone. A real log stays far below: it has one
-/// transaction, and Linux gives up at about 175 000 ranges.
+/// Most files, extents and names that fast commits may add to what is held in memory while they are redone. A real log has one
+/// transaction.
 pub(super) const ADDED_MAX: usize = 1 << 19;
 /// Blocks of fast commits that are read before they are redone.
 pub(super) const READ_AT_ONCE: u32 = 16;

@@ -36,8 +36,8 @@ const AFTER_MAPPING: usize = 0x64;
 /// Enough for any one step: a name added, an inode, an extent tree's path.
 const CREDITS: u32 = 512;
 
-/// Most files and extents that fast commits may add to what is held in memory while they are redone. A real log stays far below: it has one transaction, and
-/// Linux gives up at about 175 000 ranges.
+/// Most files and extents that fast commits may add to what is held in memory while they are redone. A real log has one
+/// transaction.
 const ADDED_MAX: usize = 1 << 19;
 
 /// A file's extents, by first logical block.
