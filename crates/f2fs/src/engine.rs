@@ -502,7 +502,9 @@ impl Volume for F2fs {
 
     fn commit_freed(&self) -> Result<()> {
         match &self.fs.access.writer {
-            Some(w) if w.segments.checkpoint_frees() => self.sync_volume(),
+            Some(w) if w.segments.checkpoint_frees() || self.fs.nodes.nat.checkpoint_frees() => {
+                self.sync_volume()
+            }
             _ => Ok(()),
         }
     }

@@ -27,6 +27,7 @@ mod builder;
 mod growth;
 #[cfg(feature = "build")]
 mod part;
+#[cfg(feature = "build")]
 mod progress;
 #[cfg(feature = "build")]
 mod stoppable;

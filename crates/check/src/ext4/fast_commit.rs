@@ -13,9 +13,6 @@ use blockwright_ondisk::sums_differ;
 use super::CheckError;
 use super::replay::Log;
 
-/// Most files, extents and names that fast commits may add to what is held in memory while they are redone. A real log has one
-/// transaction.
-pub(super) const ADDED_MAX: usize = 1 << 19;
 /// Blocks of fast commits that are read before they are redone.
 pub(super) const READ_AT_ONCE: u32 = 16;
 

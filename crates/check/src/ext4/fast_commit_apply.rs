@@ -23,8 +23,8 @@ use blockwright_ondisk::ext4::{BlockNo, ChecksumKind, FileKind, GroupFlags, Grou
 use super::CheckError;
 use super::context::Checker;
 use super::dir_rebuild::Name;
-use super::fast_commit::{ADDED_MAX, FastCommits, NameChange, Operation, READ_AT_ONCE, Reread};
-use super::issue::IssueKind;
+use super::fast_commit::{FastCommits, NameChange, Operation, READ_AT_ONCE, Reread};
+use super::issue::{ADDED_MAX, IssueKind};
 use super::mapping::{Collect, MapSink, Piece, Walk};
 
 /// Offsets in an inode: where the mapping begins, and the generation behind it.

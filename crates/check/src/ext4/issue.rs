@@ -8,6 +8,10 @@ use thiserror::Error;
 
 use crate::report::Severity;
 
+/// Most files, extents and names that fast commits may add to what is held in memory while they are redone. A real log has one
+/// transaction.
+pub(crate) const ADDED_MAX: usize = 1 << 19;
+
 /// A metadata structure of a group or of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Metadata {
@@ -117,7 +121,7 @@ pub enum IssueKind {
     FastCommitUnknown,
     #[error(
         "journal: fast commits add more than {} files, extents and names; nothing more is changed",
-        super::fast_commit::ADDED_MAX
+        ADDED_MAX
     )]
     FastCommitTooMany,
     #[error("journal: a fast-commit record of inode {ino} cannot be replayed: {what}")]

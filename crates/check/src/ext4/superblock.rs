@@ -53,7 +53,6 @@ fn lenient(raw: &RawSuperblock, bytes: u64) -> Result<Superblock, FormatError> {
     Ok(Superblock { raw: *raw, geo })
 }
 
-/// Looks for a copy of the superblock where volumes of each block size keep them.
 /// No volume was ever made with another first inode; with a larger one, all files below it would be taken for misused reserved inodes, and cleared. It becomes the
 /// usual one: what it was.
 pub(super) fn first_inode(sb: &mut Superblock) -> Option<IssueKind> {
@@ -70,6 +69,7 @@ pub(super) fn first_inode(sb: &mut Superblock) -> Option<IssueKind> {
     })
 }
 
+/// Looks for a copy of the superblock where volumes of each block size keep them.
 fn find_copy(
     device: &SharedDevice,
     bytes: u64,

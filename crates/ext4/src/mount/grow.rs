@@ -175,7 +175,9 @@ impl Fs {
                         error
                     })?;
                 }
-                self.take_over(h, &plan, &freed)?;
+                // The parts may know a part of the new shape by then, and the disk none.
+                self.take_over(h, &plan, &freed)
+                    .inspect_err(|e| volume.journal.abort(e))?;
             }
             Ok(plan)
         })?;

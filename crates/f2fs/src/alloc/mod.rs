@@ -460,9 +460,11 @@ impl Segments {
         more == 0 || inner.blocks_then + more <= self.user_blocks
     }
 
-    /// Whether the next checkpoint makes anything usable. Without that, no operation that found no room succeeds because of it.
+    /// Whether the next checkpoint makes blocks usable. Without that, no operation that found no room for one succeeds because of it.
     pub(crate) fn checkpoint_frees(&self) -> bool {
-        self.inner.lock().freed > 0
+        // Sections count as free when nothing of them is leased.
+        let leased = self.mode == Mode::Lfs && self.leases.unused() > 0;
+        leased || self.inner.lock().freed > 0
     }
 
     /// Gives room back.

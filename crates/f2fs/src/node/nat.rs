@@ -46,6 +46,8 @@ struct Inner {
     scan_at: u32,
     /// Given up since the last checkpoint: the node it calls valid has this number still.
     given_up: HashSet<Nid>,
+    /// No free number was found since the last checkpoint.
+    ran_out: bool,
     /// Blocks known to be full or empty, what is in `changed` included.
     bits: NatBits,
     /// Taken since the last checkpoint, which does not know them.
@@ -102,6 +104,7 @@ impl Nat {
                     spare: Vec::new(),
                     scan_at: 0,
                     given_up: HashSet::new(),
+                    ran_out: false,
                     bits,
                     fresh: HashSet::new(),
                 },
@@ -305,6 +308,7 @@ impl Nat {
                 return Ok(());
             }
         }
+        self.inner.write().ran_out = true;
         Err(Error::new(ErrorKind::NoSpace, "take node number")
             .detail("all node numbers are in use"))
     }
@@ -453,10 +457,17 @@ impl Nat {
         self.inner.read().bits.clone()
     }
 
+    /// Whether numbers ran out that the next checkpoint gives back.
+    pub(crate) fn checkpoint_frees(&self) -> bool {
+        let inner = self.inner.read();
+        inner.ran_out && !inner.given_up.is_empty()
+    }
+
     /// The checkpoint is durable: numbers given up before may be taken.
     pub(crate) fn checkpointed(&self) {
         let mut inner = self.inner.write();
         inner.given_up.clear();
+        inner.ran_out = false;
         inner.fresh.clear();
         // Lower numbers may be free again.
         inner.scan_at = 0;
