@@ -66,7 +66,8 @@ fn translate(mut arguments: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
         arguments.insert(1, "mount".into());
     }
     if let Some(at) = command_at(&arguments).filter(|at| arguments[*at] == "find") {
-        for argument in &mut arguments[at + 1..] {
+        let options = arguments[at + 1..].iter_mut();
+        for argument in options.take_while(|argument| *argument != "--") {
             if let Some(option) = argument.to_str().and_then(commands::find::long_option) {
                 *argument = option.into();
             }

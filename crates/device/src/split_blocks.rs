@@ -37,6 +37,31 @@ struct State {
     busy: Vec<Range<u64>>,
     /// Changes that wait for such blocks, or behind one that does.
     waiting: VecDeque<Change>,
+    /// Changes whose blocks are busy for them, and that begin next.
+    ready: VecDeque<Change>,
+    /// Some caller begins what is ready.
+    is_beginning: bool,
+}
+
+impl State {
+    /// Frees the blocks of a change, and readies those that waited for nothing else.
+    fn release(&mut self, blocks: &Range<u64>) {
+        self.busy.retain(|other| other != blocks);
+        let mut at = 0;
+        while let Some(change) = self.waiting.get(at) {
+            let next = &change.blocks;
+            let is_free = meets(next, blocks)
+                && !self.busy.iter().any(|busy| meets(busy, next))
+                && !self.waiting.iter().take(at).any(|w| meets(&w.blocks, next));
+            match is_free.then(|| self.waiting.remove(at)).flatten() {
+                Some(change) => {
+                    self.busy.push(change.blocks.clone());
+                    self.ready.push_back(change);
+                }
+                None => at += 1,
+            }
+        }
+    }
 }
 
 struct Shared {
@@ -209,29 +234,27 @@ impl Shared {
         }
     }
 
-    /// A change has ended: those that waited for its blocks begin.
+    /// A change has ended: those that waited for its blocks begin. One caller at a time begins them, one after another: a device may complete
+    /// requests at once, and each completion ends up here.
     fn end(self: &Arc<Self>, blocks: &Range<u64>) {
-        let mut ready = Vec::new();
         {
             let mut state = self.state.lock();
-            let State { busy, waiting } = &mut *state;
-            busy.retain(|other| other != blocks);
-            let mut kept: VecDeque<Change> = VecDeque::with_capacity(waiting.len());
-            for change in waiting.drain(..) {
-                let waits = busy.iter().any(|busy| meets(busy, &change.blocks))
-                    || kept.iter().any(|k| meets(&k.blocks, &change.blocks));
-                match waits {
-                    true => kept.push_back(change),
-                    false => {
-                        busy.push(change.blocks.clone());
-                        ready.push(change);
-                    }
-                }
+            state.release(blocks);
+            if std::mem::replace(&mut state.is_beginning, true) {
+                return;
             }
-            *waiting = kept;
         }
-        for change in ready {
-            self.begin(change);
+        loop {
+            let next = {
+                let mut state = self.state.lock();
+                let next = state.ready.pop_front();
+                state.is_beginning = next.is_some();
+                next
+            };
+            match next {
+                Some(change) => self.begin(change),
+                None => return,
+            }
         }
     }
 
@@ -377,5 +400,62 @@ mod tests {
         assert!(back[512..1024] == [1; 512] && back[1536..2048] == [0; 512]);
         assert!(back[66_048..136_192].iter().all(|byte| *byte == 0));
         assert!(back[136_192..136_704] == [(266u64 as u8) | 1; 512]);
+    }
+
+    /// A device that holds its first request, and refuses all others at once.
+    struct Gone(Mutex<Option<Request>>);
+
+    impl BlockDevice for Gone {
+        fn geometry(&self) -> Geometry {
+            Coarse(MemoryDevice::new(1 << 30)).geometry()
+        }
+
+        fn submit(&self, request: Request) {
+            let mut held = self.0.lock();
+            if held.is_none() {
+                *held = Some(request);
+                return;
+            }
+            drop(held);
+            let error = refuse::range(&self.geometry(), "write", DevOffset(1), 1, false);
+            request.complete(error);
+        }
+
+        fn name(&self) -> String {
+            "gone".to_owned()
+        }
+    }
+
+    /// Each write waits for the one before it, and all fail in the completion of the first.
+    #[test]
+    fn a_long_row_of_changes_fails_on_a_small_stack() {
+        let gone = Arc::new(Gone(Mutex::default()));
+        let device = SplitBlocksDevice::new(gone.clone());
+        let (told, all) = mpsc::channel();
+        for n in 0..3000u64 {
+            let told = told.clone();
+            let done = Box::new(move |done: Done| told.send(done.result.is_err()).unwrap());
+            let op = Op::Write(vec![AlignedBuf::zeroed(64 << 10).into()]);
+            device.submit(Request::new(
+                op,
+                DevOffset(4096 + (n << 16) % (900 << 20)),
+                done,
+            ));
+        }
+        drop(told);
+        let first = gone.0.lock().take().expect("held");
+        *gone.0.lock() = Some(Request::new(Op::Flush, DevOffset(0), Box::new(|_| ())));
+        let small = std::thread::Builder::new().stack_size(256 << 10);
+        let fails = move || {
+            first.complete(refuse::range(
+                &gone.geometry(),
+                "read",
+                DevOffset(1),
+                1,
+                false,
+            ))
+        };
+        small.spawn(fails).unwrap().join().unwrap();
+        assert_eq!(all.iter().filter(|failed| *failed).count(), 3000);
     }
 }

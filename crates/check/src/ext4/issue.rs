@@ -121,7 +121,7 @@ pub enum IssueKind {
     FastCommitUnknown,
     #[error(
         "journal: fast commits add more than {} files, extents and names; nothing more is changed",
-        ADDED_MAX
+        self::ADDED_MAX
     )]
     FastCommitTooMany,
     #[error("journal: a fast-commit record of inode {ino} cannot be replayed: {what}")]

@@ -94,7 +94,8 @@ impl History {
                 .iter()
                 .flat_map(|line| [line.as_str(), "\n"])
                 .collect();
-            self.replace(&kept)?;
+            // A file that cannot be replaced (a folder that is not writable, a file that is a mount point) stays long.
+            let _kept_whole = self.replace(&kept);
         }
         Ok(lines)
     }

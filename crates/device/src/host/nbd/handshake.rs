@@ -223,7 +223,7 @@ pub(super) fn negotiate(
     let gone = |kind| match kind {
         // nbdkit does so when its plugin names a size that the protocol does not have.
         DeviceErrorKind::Gone => refused(
-            "the server closed the connection when it was asked for the export and its block sizes; its log may say why. NBD has minimum block sizes up to 65536 bytes",
+            "the server closed the connection when it was asked for the export; its log may say why. One reason is a minimum block size of more than 65536 bytes, which NBD does not have",
         ),
         kind => kind,
     };
