@@ -494,7 +494,7 @@ impl Run {
             return Ok(());
         }
         let which = self.rng.below(self.held.len() as u64) as usize;
-        let end = self.plan.file_bytes_max as u64;
+        let end = self.plan.file_bytes_max;
         let behind = end..end + 1 + self.rng.below(6000);
         let handle = &self.held[which];
         let done = match self.rng.below(4) {

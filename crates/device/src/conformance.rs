@@ -380,7 +380,7 @@ fn next_data(device: &SharedDevice) {
         let at = at * block;
         let found = device.next_data(DevOffset(at)).0;
         assert!(
-            (at..=data).contains(&found) && found % block == 0,
+            (at..=data).contains(&found) && found.is_multiple_of(block),
             "the next data from {at}: {found}, and there is data at {data}"
         );
     }

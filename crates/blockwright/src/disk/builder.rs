@@ -5,11 +5,11 @@
 //! order of the container's clusters.
 
 use super::part::{Part, Ready};
-use super::progress::{DiskProgress, TellFn};
+use super::progress::DiskProgress;
 use super::stoppable::{Stoppable, WriteWatch};
 use crate::build::output::{building_mode, folder, removed_on_failure};
 use crate::build::part::{Place, derived};
-use crate::build::progress::{Tell, stopped, unheard};
+use crate::build::progress::{ProgressFn, Tell, stopped, unheard};
 use crate::build::{BuildProgress, BuildReport};
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, HostDevice, OffsetDevice, SharedDevice};
@@ -34,7 +34,7 @@ pub struct DiskBuilder {
     size: Option<u64>,
     epoch: Option<u64>,
     architecture: Option<Architecture>,
-    progress: TellFn,
+    progress: ProgressFn,
 }
 
 /// Properties of a disk that was made.

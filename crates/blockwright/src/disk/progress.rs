@@ -2,23 +2,20 @@
 
 use crate::Result;
 use crate::build::BuildProgress;
-use crate::build::progress::stopped;
+use crate::build::progress::{ProgressFn, stopped, told};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Takes the progress, and says whether to go on.
-pub(super) type TellFn = Box<dyn Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync>;
-
 /// Tells the function of a builder, from any thread, until it breaks.
 pub(super) struct DiskProgress {
-    tell: TellFn,
+    tell: ProgressFn,
     is_stopped: AtomicBool,
     /// Bytes that the parts before have copied.
     before: AtomicU64,
 }
 
 impl DiskProgress {
-    pub fn new(tell: TellFn) -> Self {
+    pub fn new(tell: ProgressFn) -> Self {
         DiskProgress {
             tell,
             is_stopped: AtomicBool::new(false),
@@ -56,10 +53,7 @@ impl DiskProgress {
     /// # Errors
     /// `Interrupted` when the function breaks, or has before.
     pub fn told(&self, step: &BuildProgress) -> Result<()> {
-        match self.tell(step) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(stopped()),
-        }
+        told(&|step| self.tell(step), step)
     }
 
     /// Tells that so many bytes of the part were copied.

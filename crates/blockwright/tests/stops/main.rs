@@ -26,14 +26,14 @@ const MIB: u64 = 1 << 20;
 enum Change {
     Size(u64),
     Minimum,
-    Set(Settings),
+    Set(Box<Settings>),
 }
 
 fn features(list: &str) -> Change {
-    Change::Set(Settings {
+    Change::Set(Box::new(Settings {
         features: Some(list.to_owned()),
         ..Settings::default()
-    })
+    }))
 }
 
 fn len(path: &Path) -> u64 {
@@ -390,7 +390,7 @@ fn ext4_settings() {
     let changes = [
         ("ext4 without checksums", features("^metadata_csum")),
         ("ext4 with quota", features("quota")),
-        ("ext4 of another UUID", Change::Set(uuid)),
+        ("ext4 of another UUID", Change::Set(Box::new(uuid))),
     ];
     ext(EXT4, 48, &changes);
 }

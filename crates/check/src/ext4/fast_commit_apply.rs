@@ -15,6 +15,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use blockwright_ondisk::common::casefold;
+use blockwright_ondisk::ext4::fast_commit::ADDED_MAX;
 use blockwright_ondisk::ext4::inode::{self, InodeFlags};
 use blockwright_ondisk::ext4::jbd2::JournalSuperblock;
 use blockwright_ondisk::ext4::types::LINK_MAX;
@@ -24,7 +25,7 @@ use super::CheckError;
 use super::context::Checker;
 use super::dir_rebuild::Name;
 use super::fast_commit::{FastCommits, NameChange, Operation, READ_AT_ONCE, Reread};
-use super::issue::{ADDED_MAX, IssueKind};
+use super::issue::IssueKind;
 use super::mapping::{Collect, MapSink, Piece, Walk};
 
 /// Offsets in an inode: where the mapping begins, and the generation behind it.

@@ -3,14 +3,10 @@
 //! Messages name structure, inode and block. Where a structure's own parser says what is wrong
 //! with it, the variant carries that error.
 
-use blockwright_ondisk::ext4::{BlockNo, FileBlock, FormatError, GroupNo, Ino};
+use blockwright_ondisk::ext4::{BlockNo, FileBlock, FormatError, GroupNo, Ino, fast_commit};
 use thiserror::Error;
 
 use crate::report::Severity;
-
-/// Most files, extents and names that fast commits may add to what is held in memory while they are redone. A real log has one
-/// transaction.
-pub(crate) const ADDED_MAX: usize = 1 << 19;
 
 /// A metadata structure of a group or of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -121,7 +117,7 @@ pub enum IssueKind {
     FastCommitUnknown,
     #[error(
         "journal: fast commits add more than {} files, extents and names; nothing more is changed",
-        self::ADDED_MAX
+        fast_commit::ADDED_MAX
     )]
     FastCommitTooMany,
     #[error("journal: a fast-commit record of inode {ino} cannot be replayed: {what}")]

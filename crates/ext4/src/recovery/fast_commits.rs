@@ -21,6 +21,7 @@ use crate::journal::fast_commit::{Operation, Operations};
 use crate::map::extents::{Extent, Tree};
 use crate::{Error, ErrorKind, Result};
 use blockwright_ondisk::ext4::extent::{ExtentNode, NodePlace, NodeRules};
+use blockwright_ondisk::ext4::fast_commit::ADDED_MAX;
 use blockwright_ondisk::ext4::{self as disk, BlockNo, FileBlock, FileKind, Ino, InodeFlags};
 use blockwright_vfs as vfs;
 use blockwright_vfs::range_set::RangeSet;
@@ -35,10 +36,6 @@ const MAPPING: usize = 0x28;
 const AFTER_MAPPING: usize = 0x64;
 /// Enough for any one step: a name added, an inode, an extent tree's path.
 const CREDITS: u32 = 512;
-
-/// Most files and extents that fast commits may add to what is held in memory while they are redone. A real log has one
-/// transaction.
-const ADDED_MAX: usize = 1 << 19;
 
 /// A file's extents, by first logical block.
 type Extents = BTreeMap<u64, Extent>;

@@ -122,7 +122,7 @@ pub struct Inner {
     blocks_then: u64,
     /// Blocks that came into use since, whether others went or not.
     charged: u64,
-    /// Blocks that went since. Only these can a checkpoint make usable.
+    /// Blocks that went since. The next checkpoint makes them usable.
     freed: u64,
     sit_valid: VersionBitmap,
     /// While checkpoints are disabled: what stays as it is.

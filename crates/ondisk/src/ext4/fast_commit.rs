@@ -13,6 +13,10 @@ use super::extent::{Extent, RawExtent};
 use super::types::{FileBlock, Ino};
 use zerocopy::FromBytes;
 
+/// Most files, extents and names that a reader of fast commits takes before it refuses them. It holds them in memory until all are redone, and the records of
+/// one area can name far more than a volume has. A bound of this project, and not of the format.
+pub const ADDED_MAX: usize = 1 << 19;
+
 /// Bytes of a record before its value.
 pub const RECORD_HEADER: usize = 4;
 

@@ -192,7 +192,10 @@ fn a_server_that_hangs_up_when_asked_for_block_sizes() {
     let DeviceErrorKind::Refused { why } = kind else {
         panic!("{kind:?}")
     };
-    assert!(why.contains("block sizes up to 65536 bytes"), "{why}");
+    assert!(
+        why.contains("closed the connection") && why.contains("65536 bytes"),
+        "{why}"
+    );
 }
 
 #[test]
