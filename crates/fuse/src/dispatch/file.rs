@@ -147,7 +147,8 @@ impl Dispatcher {
         let write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
         let may_be_mapped = write_only || self.agreed(InitFlags::DIRECT_IO_ALLOW_MMAP);
         let past = bypass || writes && empty && may_be_mapped && self.is_short_of_room();
-        let cached = writes && !past;
+        // A handle with O_DIRECT leaves nothing dirty in the kernel, either.
+        let cached = writes && !past && !direct;
         let fh = self.files.insert(OpenFile {
             handle,
             writes,
@@ -164,7 +165,7 @@ impl Dispatcher {
             }
         }
         if writes {
-            self.nodes.add_writer(nodeid, inode);
+            self.nodes.add_writer(nodeid, inode, cached);
         }
         // The file changes through this mount only, so pages stay valid between opens. Not DIRECT_IO, also for
         // O_DIRECT, which the kernel does directly anyway: with the writeback cache it keeps mtime
@@ -191,7 +192,7 @@ impl Dispatcher {
         if file.writes {
             let nodeid =
                 nodeid.unwrap_or_else(|| self.nodes.swap_root(file.handle.inode().ino().0));
-            self.nodes.remove_writer(nodeid);
+            self.nodes.remove_writer(nodeid, file.gate.is_some());
         }
         self.releases.add(Release::File(file));
     }

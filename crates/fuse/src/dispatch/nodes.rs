@@ -51,6 +51,8 @@ struct Held {
     /// Open files that can be written through: as long as there are any, the kernel may have
     /// pages that we have not seen.
     writers: u32,
+    /// Those of them that write through the kernel's cache.
+    cached_writers: u32,
     /// It is in [`Shard::recent`].
     recent: bool,
 }
@@ -61,6 +63,7 @@ impl Held {
             inode: inode.clone(),
             lookups,
             writers: 0,
+            cached_writers: 0,
             recent: false,
         }
     }
@@ -296,23 +299,25 @@ impl Nodes {
         })
     }
 
-    /// The file was opened for writing.
-    pub(super) fn add_writer(&self, nodeid: u64, inode: &InodeRef) {
+    /// The file was opened for writing. `cached`: through the kernel's cache.
+    pub(super) fn add_writer(&self, nodeid: u64, inode: &InodeRef, cached: bool) {
         self.change(nodeid, |shard| {
             // The kernel never closes a file that it does not remember.
             if shard.held.contains_key(&nodeid) || shard.light.contains_key(&nodeid) {
                 let node = shard.hold(nodeid, inode);
                 node.writers = node.writers.saturating_add(1);
+                node.cached_writers = node.cached_writers.saturating_add(cached.into());
             }
         });
     }
 
-    /// A file that was open for writing is closed.
-    pub(super) fn remove_writer(&self, nodeid: u64) {
+    /// A file that was open for writing is closed. `cached`: as it was opened.
+    pub(super) fn remove_writer(&self, nodeid: u64, cached: bool) {
         let parted = self.change(nodeid, |shard| {
             let node = shard.held.get_mut(&nodeid)?;
             // RELEASE and FORGET may overtake each other; the new node then starts from zero.
             node.writers = node.writers.saturating_sub(1);
+            node.cached_writers = node.cached_writers.saturating_sub(cached.into());
             shard.lighten(nodeid)
         });
         drop(parted);
@@ -320,11 +325,16 @@ impl Nodes {
 
     /// Whether the kernel may have dirty pages of the file.
     pub(super) fn has_writers(&self, nodeid: u64) -> bool {
-        self.shard(nodeid)
-            .lock()
-            .held
-            .get(&nodeid)
-            .is_some_and(|node| node.writers > 0)
+        self.is_held(nodeid, |node| node.writers > 0)
+    }
+
+    /// Whether the file is open for writing through the kernel's cache.
+    pub(super) fn has_cached_writers(&self, nodeid: u64) -> bool {
+        self.is_held(nodeid, |node| node.cached_writers > 0)
+    }
+
+    fn is_held(&self, nodeid: u64, so: impl FnOnce(&Held) -> bool) -> bool {
+        self.shard(nodeid).lock().held.get(&nodeid).is_some_and(so)
     }
 
     /// Number of inodes that the kernel remembers.

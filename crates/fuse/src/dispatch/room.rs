@@ -13,7 +13,7 @@
 //! before a read at the end of the file and before a seek to it. Writes by `mmap` do not ask at all.
 //!
 //! # Not responsible for
-//! Files opened past the kernel's cache, whose writes meet `ENOSPC` in the engine.
+//! Files opened past the kernel's cache or with `O_DIRECT`, whose writes meet `ENOSPC` in the engine.
 //!
 //! # Locks
 //! `watch` and a gate's state, leaves; a gate waits for the kernel without them.
@@ -217,11 +217,12 @@ impl Dispatcher {
             })
     }
 
-    /// For how long the kernel may keep the attributes of this node. Only a file that is open for writing has a gate to pass: opening
-    /// it on a tight volume calls the attributes in that were given out before.
+    /// For how long the kernel may keep the attributes of this node. Only a file that is open for writing through the kernel's cache has a
+    /// gate to pass: opening it on a tight volume calls the attributes in that were given out before.
     pub(super) fn attr_lifetime(&self, nodeid: u64, kind: FileKind) -> Duration {
-        let asks =
-            self.room.is_tight() && kind == FileKind::Regular && self.nodes.has_writers(nodeid);
+        let asks = self.room.is_tight()
+            && kind == FileKind::Regular
+            && self.nodes.has_cached_writers(nodeid);
         match asks {
             true => Duration::ZERO,
             false => self.options.attr_timeout,
@@ -316,14 +317,20 @@ mod tests {
         let (file, _) = vfs.create(&Cred::root(), &root, b"f", &new).unwrap();
         let nodeid = dispatcher.nodes.remember(&file);
         let lifetime = || dispatcher.attr_lifetime(nodeid, FileKind::Regular);
-        dispatcher.nodes.add_writer(nodeid, &file);
+        dispatcher.nodes.add_writer(nodeid, &file, true);
         assert_eq!(lifetime(), options.attr_timeout, "there is room");
-        dispatcher.nodes.remove_writer(nodeid);
+        dispatcher.nodes.remove_writer(nodeid, true);
         dispatcher.look_at_room(u64::MAX);
         assert!(dispatcher.is_tight());
         assert_eq!(lifetime(), options.attr_timeout, "not open for writing");
-        dispatcher.nodes.add_writer(nodeid, &file);
+        dispatcher.nodes.add_writer(nodeid, &file, false);
+        let direct = "open for direct writes only";
+        assert_eq!(lifetime(), options.attr_timeout, "{direct}");
+        dispatcher.nodes.add_writer(nodeid, &file, true);
         assert_eq!(lifetime(), Duration::ZERO);
+        dispatcher.nodes.remove_writer(nodeid, true);
+        assert_eq!(lifetime(), options.attr_timeout, "{direct}");
+        dispatcher.nodes.add_writer(nodeid, &file, true);
         dispatcher.look_at_room(0);
         assert_eq!(lifetime(), options.attr_timeout, "there is room again");
         dispatcher.close();

@@ -1,13 +1,15 @@
-//! What a fresh file's times cost: the kernel keeps them while it caches writes, and sends those that differ from
-//! what the server gave the file.
+//! What attributes cost. The kernel keeps a file's times while it caches writes, and sends those that differ from what the server gave
+//! the file. It asks for attributes that it does not know.
 
 use crate::TRANSPORT;
 use crate::noxattr::requests;
 use crate::support::{Mounted, can_mount};
+use blockwright_device::AlignedBuf;
 use blockwright_fuse::FuseOptions;
-use rustix::fs::IFlags;
+use rustix::fs::{FallocateFlags, IFlags, OFlags};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::time::{Duration, Instant};
 
 /// SETATTR requests since the mount began.
 fn set_attrs(m: &Mounted) -> u64 {
@@ -77,4 +79,48 @@ fn chattr_is_seen_in_the_change_time() {
         }
         m.unmount().unwrap();
     }
+}
+
+/// On a nearly full volume the kernel asks before it caches a write, and not before a direct one, which meets `ENOSPC` by itself.
+#[test]
+fn direct_writes_to_a_nearly_full_volume_ask_for_nothing() {
+    const WRITES: u64 = 100;
+    const PAGE: usize = 4096;
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(FuseOptions {
+        transport: TRANSPORT,
+        ..FuseOptions::default()
+    });
+    // Not new, so it is not opened past the kernel's cache.
+    fs::write(m.path("direct"), vec![1; WRITES as usize * PAGE]).unwrap();
+    let stat = rustix::fs::statvfs(m.path("")).unwrap();
+    let spare = 4 << 20;
+    let full = fs::File::create(m.path("full")).unwrap();
+    let bytes = stat.f_bavail * stat.f_frsize - spare;
+    rustix::fs::fallocate(&full, FallocateFlags::empty(), 0, bytes).unwrap();
+    let asked_by = |write: &dyn Fn(u64)| {
+        let before = requests(&m, "GetAttr");
+        (0..WRITES).for_each(write);
+        requests(&m, "GetAttr") - before
+    };
+    let cached = |n: u64| {
+        // Refused when it might find no room.
+        let _ = full.write_at(&[1], n);
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    while asked_by(&cached) < WRITES {
+        assert!(Instant::now() < until, "the shortage is not noticed");
+    }
+    let direct = fs::OpenOptions::new()
+        .write(true)
+        .custom_flags(OFlags::DIRECT.bits().cast_signed())
+        .open(m.path("direct"))
+        .unwrap();
+    let page = AlignedBuf::zeroed(PAGE);
+    let asked = asked_by(&|n| direct.write_all_at(&page, n * PAGE as u64).unwrap());
+    assert!(asked < WRITES / 4, "{asked} questions");
+    drop((full, direct));
+    m.unmount().unwrap();
 }
