@@ -5,7 +5,7 @@
 set -eu
 
 need="mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs dumpe2fs:e2fsprogs fuse2fs:fuse2fs
-fusermount3:fuse3 fio:fio stress-ng:stress-ng getfattr:attr setfacl:acl git:git cc:gcc c++:g++ pkg-config:pkg-config valgrind:valgrind tar:tar xz:xz-utils zstd:zstd
+fusermount3:fuse3 fio:fio stress-ng:stress-ng getfattr:attr setfacl:acl git:git cc:gcc c++:g++ pkg-config:pkg-config strace:strace valgrind:valgrind tar:tar xz:xz-utils zstd:zstd
 setpriv:util-linux script:bsdutils losetup:mount mkfs.f2fs:f2fs-tools linux.uml:user-mode-linux insmod:kmod
 veritysetup:cryptsetup-bin umoci:umoci skopeo:skopeo buildah:buildah nbd-server:nbd-server nbdkit:nbdkit qemu-nbd:qemu-utils openssl:openssl sgdisk:gdisk sfdisk:fdisk qemu-img:qemu-utils qemu-io:qemu-utils
 img2simg:android-sdk-libsparse-utils fsck.fat:dosfstools mtype:mtools mkswap:util-linux casync:casync

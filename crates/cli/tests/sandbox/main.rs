@@ -127,6 +127,38 @@ fn a_confined_process_cannot_get_out() {
     }
 }
 
+/// A confined server reads the clock as others do: in its own memory, without a system call.
+#[test]
+fn the_clock_needs_no_system_call() {
+    if !have_fuse() || !have("strace") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, mnt) = (scratch.path("disk.img"), scratch.dir("mnt"));
+    let _unmounts = Unmounts(mnt.clone());
+    our_mkfs(&image, &[], "8M");
+    let log = scratch.path("calls");
+    let point = mnt.to_str().unwrap();
+    let mut traced = Command::new("strace");
+    traced.args(["-f", "-e", "trace=seccomp,clock_gettime,unlinkat", "-o"]);
+    traced.arg(&log).arg(program().get_program());
+    traced.args(["mount", "--foreground", "--sandbox=require"]);
+    let mut server = traced.arg(&image).arg(&mnt).spawn().unwrap();
+    let start = Instant::now();
+    while !mnt.join("lost+found").exists() {
+        assert!(start.elapsed() < Duration::from_secs(60), "no mount");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for n in 0..20 {
+        fs::write(mnt.join(format!("f{n}")), b"times").unwrap();
+    }
+    good(&image, &["umount", point]);
+    assert!(server.wait().unwrap().success());
+    let calls = fs::read_to_string(&log).unwrap();
+    let (_, confined) = calls.split_once("seccomp(").expect("a filter");
+    assert!(!confined.contains("clock_gettime("), "{calls}");
+}
+
 /// What every command prints under the wall is what it prints without.
 #[test]
 fn commands_do_the_same_under_the_wall() {
