@@ -4,6 +4,8 @@
 //! reply wakes the client while the thread still runs there, so the scheduler looks for another CPU for the client. With CPUs to
 //! spare it is quicker to leave that CPU to the client, and to poll for a moment on another one before sleeping.
 //!
+//! On two CPUs the thread also helps its neighbour, whose clients are on the other CPU. Away from them is at home.
+//!
 //! This holds for few clients. Many clients take turns on a CPU by themselves, and a polling thread only takes time from them. So
 //! the thread returns when the last requests came from many clients.
 //!
@@ -51,6 +53,10 @@ pub(crate) struct Affinity {
     clients: [u32; CLIENTS_REMEMBERED],
     /// Number of requests so far.
     served: usize,
+    /// How many of the last requests, in succession, came from the CPU of the neighbour.
+    of_neighbour: usize,
+    /// It is away from clients on the neighbour's CPU, which is to say, on its own.
+    away_at_home: bool,
 }
 
 impl Affinity {
@@ -97,6 +103,8 @@ impl Affinity {
             crowded: 0,
             clients: [0; CLIENTS_REMEMBERED],
             served: 0,
+            of_neighbour: 0,
+            away_at_home: false,
         }
     }
 
@@ -117,8 +125,12 @@ impl Affinity {
         self.cpus
     }
 
-    /// A request has come from this client: a thread's number.
-    pub(crate) fn served(&mut self, client: u32) {
+    /// A request has come from this client: a thread's number. `of_neighbour`: from another CPU than this thread's.
+    pub(crate) fn served(&mut self, client: u32, of_neighbour: bool) {
+        self.of_neighbour = match of_neighbour {
+            true => self.of_neighbour.saturating_add(1),
+            false => 0,
+        };
         self.clients[self.served % CLIENTS_REMEMBERED] = client;
         self.served = self.served.wrapping_add(1);
     }
@@ -142,12 +154,19 @@ impl Affinity {
     }
 
     /// Requests have come; the thread is about to work on them. `cpus_awake`: idle CPUs poll for work. `polling`: other queue threads that
-    /// poll. Returns whether it is away, if that has changed.
-    pub(crate) fn woken(&mut self, cpus_awake: bool, polling: usize) -> Option<bool> {
-        self.woken_at(Instant::now(), cpus_awake, polling)
+    /// poll. `helped`: it has so many requests that another thread takes some of them, and needs the other CPU. Returns whether it is
+    /// away, if that has changed.
+    pub(crate) fn woken(&mut self, cpus_awake: bool, polling: usize, helped: bool) -> Option<bool> {
+        self.woken_at(Instant::now(), cpus_awake, polling, helped)
     }
 
-    fn woken_at(&mut self, now: Instant, cpus_awake: bool, polling: usize) -> Option<bool> {
+    fn woken_at(
+        &mut self,
+        now: Instant,
+        cpus_awake: bool,
+        polling: usize,
+        helped: bool,
+    ) -> Option<bool> {
         let pause = now.saturating_duration_since(self.last);
         self.last = now;
         let before = self.is_away;
@@ -173,11 +192,16 @@ impl Affinity {
             }
             // This thread is among those that run.
             let most = self.cpus - usize::from(!self.is_away) + polling;
-            let room = !self.has_many_clients() && runnable(&self.load).is_some_and(|n| n <= most);
+            let room = !helped
+                && !self.has_many_clients()
+                && runnable(&self.load).is_some_and(|n| n <= most);
             self.crowded = if room { 0 } else { self.crowded + 1 };
-            if cpus_awake && room && !self.is_away {
+            let at_home = self.of_neighbour >= CLIENTS_REMEMBERED;
+            if cpus_awake && room && (!self.is_away || self.away_at_home != at_home) {
                 self.waited_ns = number(&self.waits, 1).unwrap_or(u64::MAX);
-                self.is_away = sched_setaffinity(None, &self.others).is_ok();
+                let away = if at_home { &self.local } else { &self.others };
+                self.is_away = sched_setaffinity(None, away).is_ok();
+                self.away_at_home = at_home;
                 self.since = now;
             } else if self.is_away && (!cpus_awake || self.crowded >= LOOKS_CROWDED) {
                 self.return_to_cpu();
@@ -245,99 +269,136 @@ mod tests {
         affinity.last = now;
         affinity.cpus = 4;
         affinity.load = says("9.00 9.00 9.00 4/300 77\n");
-        assert_eq!(affinity.woken_at(now, true, 0), None, "no CPU to spare");
+        assert_eq!(
+            affinity.woken_at(now, true, 0, false),
+            None,
+            "no CPU to spare"
+        );
         affinity.looked = None;
         affinity.load = says("9.00 9.00 9.00 3/300 77\n");
         affinity.waits = says("1000000000 5000000 30\n");
-        assert_eq!(affinity.woken_at(now, false, 0), None, "idle CPUs sleep");
+        assert_eq!(
+            affinity.woken_at(now, false, 0, false),
+            None,
+            "idle CPUs sleep"
+        );
         affinity.looked = None;
-        assert_eq!(affinity.woken_at(now, true, 0), Some(true));
+        assert_eq!(affinity.woken_at(now, true, 0, false), Some(true));
         assert!(affinity.is_away() && !may_run_on(cpu));
-        assert_eq!(affinity.woken_at(now, true, 0), None);
+        assert_eq!(affinity.woken_at(now, true, 0, false), None);
         // A pause without waiting; then one in which it waited for a CPU.
         now += 2 * PAUSE_SUSPICIOUS;
-        assert_eq!(affinity.woken_at(now, true, 0), None);
+        assert_eq!(affinity.woken_at(now, true, 0, false), None);
         affinity.waits = says("1000000000 8000000 31\n");
         // Many short waits are not starvation.
         affinity.looked = None;
-        assert_eq!(affinity.woken_at(now, true, 0), None);
+        assert_eq!(affinity.woken_at(now, true, 0, false), None);
         now += 2 * PAUSE_SUSPICIOUS;
-        assert_eq!(affinity.woken_at(now, true, 0), None);
+        assert_eq!(affinity.woken_at(now, true, 0, false), None);
         affinity.waits = says("1000000000 11000000 32\n");
         now += 2 * PAUSE_SUSPICIOUS;
-        assert_eq!(affinity.woken_at(now, true, 0), Some(false));
+        assert_eq!(affinity.woken_at(now, true, 0, false), Some(false));
         assert!(may_run_on(cpu));
         assert_eq!(affinity.stay_local, 2 * STAY_LOCAL.0);
         affinity.looked = None;
-        assert_eq!(affinity.woken_at(now, true, 0), None, "not again so soon");
+        assert_eq!(
+            affinity.woken_at(now, true, 0, false),
+            None,
+            "not again so soon"
+        );
         affinity.local_until = Some(now - Duration::from_nanos(1));
-        assert_eq!(affinity.woken_at(now, true, 0), Some(true));
+        assert_eq!(affinity.woken_at(now, true, 0, false), Some(true));
         // The machine has other things to do.
         affinity.looked = None;
         affinity.load = says("9.00 9.00 9.00 4/300 77\n");
-        assert_eq!(affinity.woken_at(now, true, 0), None, "there is still room");
+        assert_eq!(
+            affinity.woken_at(now, true, 0, false),
+            None,
+            "there is still room"
+        );
         affinity.looked = None;
         affinity.load = says("9.00 9.00 9.00 6/300 77\n");
         assert_eq!(
-            affinity.woken_at(now, true, 2),
+            affinity.woken_at(now, true, 2, false),
             None,
             "two of these only poll"
         );
         affinity.load = says("9.00 9.00 9.00 5/300 77\n");
         affinity.last = now;
         assert_eq!(
-            affinity.woken_at(now, true, 0),
+            affinity.woken_at(now, true, 0, false),
             None,
             "not looked at again so soon"
         );
         affinity.looked = None;
-        assert_eq!(affinity.woken_at(now, true, 0), None, "a crowd at one look");
+        assert_eq!(
+            affinity.woken_at(now, true, 0, false),
+            None,
+            "a crowd at one look"
+        );
         affinity.looked = None;
-        assert_eq!(affinity.woken_at(now, true, 0), Some(false));
+        assert_eq!(affinity.woken_at(now, true, 0, false), Some(false));
         assert!(!affinity.is_away() && may_run_on(cpu));
         // It was well for long: starving again is not starving soon.
         affinity.load = says("9.00 9.00 9.00 3/300 77\n");
         affinity.looked = None;
-        assert_eq!(affinity.woken_at(now, true, 0), Some(true));
+        assert_eq!(affinity.woken_at(now, true, 0, false), Some(true));
         affinity.stay_local = STAY_LOCAL.1;
         affinity.since = now - 2 * POLLED_WELL;
         affinity.waits = says("1000000000 21000000 33\n");
         now += 2 * PAUSE_SUSPICIOUS;
-        assert_eq!(affinity.woken_at(now, true, 0), Some(false));
+        assert_eq!(affinity.woken_at(now, true, 0, false), Some(false));
         assert_eq!(affinity.stay_local, 2 * STAY_LOCAL.0);
         // Idle CPUs sleep again: at once.
         affinity.local_until = None;
         affinity.looked = None;
-        assert_eq!(affinity.woken_at(now, true, 0), Some(true));
+        assert_eq!(affinity.woken_at(now, true, 0, false), Some(true));
         affinity.looked = None;
-        assert_eq!(affinity.woken_at(now, false, 0), Some(false));
+        assert_eq!(affinity.woken_at(now, false, 0, false), Some(false));
         // Many clients take turns by themselves; a few that come and go do not.
         affinity.local_until = None;
         affinity.looked = None;
         let some = [7, 8, 9, 0];
-        (0..2 * CLIENTS_REMEMBERED).for_each(|k| affinity.served(some[k % some.len()]));
-        assert_eq!(affinity.woken_at(now, true, 0), Some(true));
-        affinity.served(10);
+        (0..2 * CLIENTS_REMEMBERED).for_each(|k| affinity.served(some[k % some.len()], false));
+        assert_eq!(affinity.woken_at(now, true, 0, false), Some(true));
+        affinity.served(10, false);
         affinity.looked = None;
-        assert_eq!(affinity.woken_at(now, true, 0), None, "at one look");
+        assert_eq!(affinity.woken_at(now, true, 0, false), None, "at one look");
         affinity.looked = None;
-        assert_eq!(affinity.woken_at(now, true, 0), Some(false));
+        assert_eq!(affinity.woken_at(now, true, 0, false), Some(false));
         affinity.looked = None;
         assert_eq!(
-            affinity.woken_at(now, true, 0),
+            affinity.woken_at(now, true, 0, false),
             None,
             "they are still there"
         );
-        (0..CLIENTS_REMEMBERED).for_each(|_| affinity.served(10));
+        (0..CLIENTS_REMEMBERED).for_each(|_| affinity.served(10, false));
         affinity.looked = None;
-        assert_eq!(affinity.woken_at(now, true, 0), Some(true));
+        assert_eq!(affinity.woken_at(now, true, 0, false), Some(true));
+        affinity.return_to_cpu();
+        // With many requests the neighbour helps, and needs the other CPU.
+        affinity.looked = None;
+        assert_eq!(affinity.woken_at(now, true, 0, false), Some(true));
+        for left in [None, Some(false)] {
+            affinity.looked = None;
+            assert_eq!(affinity.woken_at(now, true, 0, true), left);
+        }
+        // Away from a client of the neighbour is at home.
+        (0..CLIENTS_REMEMBERED).for_each(|_| affinity.served(10, true));
+        affinity.looked = None;
+        assert_eq!(affinity.woken_at(now, true, 0, false), Some(true));
+        assert!(affinity.is_away() && may_run_on(cpu));
+        affinity.served(10, false);
+        affinity.looked = None;
+        assert_eq!(affinity.woken_at(now, true, 0, false), None);
+        assert!(affinity.is_away() && !may_run_on(cpu));
         affinity.return_to_cpu();
         // Requests cease.
         assert!(!affinity.idle(false), "on its CPU already");
         affinity.local_until = None;
         affinity.looked = None;
         affinity.load = says("9.00 9.00 9.00 1/300 77\n");
-        assert_eq!(affinity.woken_at(now, true, 0), Some(true));
+        assert_eq!(affinity.woken_at(now, true, 0, false), Some(true));
         assert!(!affinity.idle(true), "there are requests of others");
         assert!(affinity.is_away() && !may_run_on(cpu));
         assert!(affinity.idle(false));

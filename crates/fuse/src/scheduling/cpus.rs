@@ -7,6 +7,16 @@ use std::io;
 /// Queue numbers are 16 bits on the wire.
 const CPUS_MAX: usize = 1 << 16;
 
+/// What the thread of one running CPU serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) cpu: u16,
+    /// Its own queue, and by turns those of CPUs that do not run.
+    pub(crate) queues: Vec<u16>,
+    /// The running CPU whose thread it helps when that has many requests at once.
+    pub(crate) neighbour: Option<u16>,
+}
+
 /// The possible CPUs and those that run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cpus {
@@ -44,14 +54,19 @@ impl Cpus {
         })
     }
 
-    /// For every running CPU, the queues it serves: its own, and by turns those of CPUs that do not run.
-    pub(crate) fn share_out(&self) -> Vec<(u16, Vec<u16>)> {
-        let mut shares: Vec<(u16, Vec<u16>)> =
-            self.online.iter().map(|&cpu| (cpu, vec![cpu])).collect();
+    /// What the thread of every running CPU serves.
+    pub(crate) fn share_out(&self) -> Vec<Share> {
+        let next = self.online.iter().cycle().skip(1);
+        let shares = self.online.iter().zip(next).map(|(&cpu, &next)| Share {
+            cpu,
+            queues: vec![cpu],
+            neighbour: (next != cpu).then_some(next),
+        });
+        let mut shares: Vec<Share> = shares.collect();
         let idle = (0..self.possible).filter(|cpu| !self.online.contains(cpu));
         for (n, cpu) in idle.enumerate() {
             let at = n % shares.len();
-            shares[at].1.push(cpu);
+            shares[at].queues.push(cpu);
         }
         shares
     }
@@ -93,13 +108,24 @@ mod tests {
             possible: 6,
             online: vec![0, 2],
         };
-        assert_eq!(
-            cpus.share_out(),
-            [(0, vec![0, 1, 4]), (2, vec![2, 3, 5])],
-            "each queue once"
-        );
+        let share = |cpu, queues: [u16; 3], neighbour| Share {
+            cpu,
+            queues: queues.to_vec(),
+            neighbour: Some(neighbour),
+        };
+        let wanted = [share(0, [0, 1, 4], 2), share(2, [2, 3, 5], 0)];
+        assert_eq!(cpus.share_out(), wanted, "each queue once");
+        let alone = Cpus {
+            possible: 1,
+            online: vec![0],
+        };
+        assert_eq!(alone.share_out()[0].neighbour, None);
         let here = Cpus::read().unwrap();
-        let mut all: Vec<u16> = here.share_out().into_iter().flat_map(|s| s.1).collect();
+        let mut all: Vec<u16> = here
+            .share_out()
+            .into_iter()
+            .flat_map(|s| s.queues)
+            .collect();
         all.sort_unstable();
         assert_eq!(all, (0..here.possible).collect::<Vec<_>>());
     }

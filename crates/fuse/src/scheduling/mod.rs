@@ -29,5 +29,5 @@ mod slice;
 pub(crate) mod slow_kinds;
 pub(crate) mod waits;
 
-pub(crate) use queue::QueuePolicy;
+pub(crate) use queue::{QueuePolicy, helper_entries};
 pub use slice::request_short_slices;

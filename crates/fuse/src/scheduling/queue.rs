@@ -4,7 +4,9 @@
 
 use super::affinity::Affinity;
 use super::client_depth::ClientDepth;
-use super::limits::AWAY_TICK;
+use super::limits::{
+    AWAY_TICK, DEEP_CPUS_MIN, DEVICE_BATCH, DEVICE_BATCH_MANY, HELPED_MIN, HELPED_PART,
+};
 use super::slow_kinds::{SlowKinds, is_slow_by_nature};
 use super::waits::{Begun, Waits};
 use crate::protocol::Opcode;
@@ -16,6 +18,16 @@ pub(crate) struct QueuePolicy {
     affinity: Option<Affinity>,
     depth: ClientDepth,
     waits: Waits,
+    /// There were so many requests in progress since the last choice of a CPU that the neighbour helps.
+    helped: bool,
+}
+
+/// How many of the `depth` entries of a queue are with the thread of another CPU, of `cpus` that run.
+pub(crate) fn helper_entries(depth: usize, cpus: usize) -> usize {
+    match cpus {
+        2..DEEP_CPUS_MIN => depth / HELPED_PART,
+        _ => 0,
+    }
 }
 
 impl QueuePolicy {
@@ -30,13 +42,16 @@ impl QueuePolicy {
             affinity,
             depth: ClientDepth::new(cpus),
             waits: Waits::default(),
+            helped: false,
         }
     }
 
-    /// A request of this client, a thread's number, has come.
-    pub(crate) fn request_came(&mut self, client: u32) {
+    /// A request of this client, a thread's number, has come. `in_work`: requests in progress of this thread, this one included.
+    /// `of_neighbour`: it was made on the CPU of the neighbour.
+    pub(crate) fn request_came(&mut self, client: u32, in_work: usize, of_neighbour: bool) {
+        self.helped |= in_work > HELPED_MIN;
         if let Some(affinity) = &mut self.affinity {
-            affinity.served(client);
+            affinity.served(client, of_neighbour);
         }
     }
 
@@ -46,6 +61,14 @@ impl QueuePolicy {
         let affinity = self.affinity.as_ref();
         let many_clients = || affinity.is_none_or(Affinity::has_many_clients);
         !self.depth.is_deep(bytes, in_work, many_clients)
+    }
+
+    /// How many device requests are submitted together. `in_work`: requests in progress of this thread.
+    pub(crate) fn device_batch(in_work: usize) -> usize {
+        match in_work > HELPED_MIN {
+            true => DEVICE_BATCH_MANY,
+            false => DEVICE_BATCH,
+        }
     }
 
     /// Whether a request goes to the pool, because it is expected to wait. `in_work`: requests in progress of this queue, this one included.
@@ -88,7 +111,10 @@ impl QueuePolicy {
     /// Requests have come. Moves the thread where it serves them best, and returns whether it is away from its clients, if that has
     /// changed. `cpus_awake`: idle CPUs poll. `polling`: other queue threads that poll.
     pub(crate) fn choose_cpu(&mut self, cpus_awake: bool, polling: usize) -> Option<bool> {
-        self.affinity.as_mut()?.woken(cpus_awake, polling)
+        let affinity = self.affinity.as_mut()?;
+        let helped =
+            std::mem::take(&mut self.helped) && helper_entries(HELPED_PART, affinity.cpus()) > 0;
+        affinity.woken(cpus_awake, polling, helped)
     }
 
     /// No request has come for [`QueuePolicy::sleep_max`]. Returns whether the thread went back to its CPU.
@@ -187,6 +213,18 @@ mod tests {
     }
 
     #[test]
+    fn two_cpus_help_each_other_and_more_have_a_thread_for_the_device() {
+        assert_eq!(helper_entries(64, 1), 0, "there is no other");
+        assert_eq!(helper_entries(64, 2), 32);
+        assert_eq!(helper_entries(4, 2), 2);
+        for cpus in DEEP_CPUS_MIN..9 {
+            assert_eq!(helper_entries(64, cpus), 0);
+        }
+        let alone = QueuePolicy::device_batch(1);
+        assert!(alone < QueuePolicy::device_batch(64));
+    }
+
+    #[test]
     fn the_only_clients_fsync_stays_until_it_turns_out_slow() {
         let kinds = SlowKinds::default();
         let mut policy = with_cpus(2);
@@ -194,13 +232,13 @@ mod tests {
             policy.goes_to_pool(Opcode::Fsync, 80, in_work, &kinds)
         };
         assert!(goes(&policy, 1), "no client is known yet");
-        policy.request_came(0);
-        policy.request_came(7);
+        policy.request_came(0, 1, false);
+        policy.request_came(7, 1, false);
         assert!(!goes(&policy, 1));
         assert!(goes(&policy, 2), "another request is in work");
-        policy.request_came(8);
+        policy.request_came(8, 1, false);
         assert!(goes(&policy, 1), "two clients");
-        (0..CLIENTS_REMEMBERED).for_each(|_| policy.request_came(7));
+        (0..CLIENTS_REMEMBERED).for_each(|_| policy.request_came(7, 1, false));
         assert!(!goes(&policy, 1), "the second client has left");
         kinds.note(Opcode::Fsync, Duration::from_millis(50));
         assert!(goes(&policy, 1), "the device is slow");

@@ -2,7 +2,8 @@
 //!
 //! The kernel has a queue per possible CPU, and sends a request to the queue of the CPU on which it is made.
 //! One thread per running CPU serves that CPU's queue (`server`), pinned there, so that a
-//! request costs a switch between two threads of one CPU instead of waking another. Requests that wait for
+//! request costs a switch between two threads of one CPU instead of waking another. On two CPUs each thread has a part of the
+//! other queue's entries, for clients with many requests at once. Requests that wait for
 //! something go to the session's pool of threads; reads, and writes past the cache, go to the device. So a queue's thread
 //! never waits. FORGET, INTERRUPT and notifications still pass over `/dev/fuse`, which [`DevFuse`] continues
 //! serving. It also owns the connection.
@@ -33,6 +34,7 @@ use crate::dispatch::{Call, Dispatcher};
 use crate::error::{FuseError, FuseErrorKind, Result};
 use crate::options::{FuseOptions, Log};
 use crate::scheduling::cpus::Cpus;
+use crate::scheduling::helper_entries;
 use crate::scheduling::slow_kinds::SlowKinds;
 use blockwright_vfs::Stats;
 use memory::{HUGE_PAGE, WarmBudget};
@@ -70,6 +72,8 @@ pub(crate) type Abort = Arc<dyn Fn(&str) + Send + Sync>;
 /// Sizes.
 struct Plan {
     depth: usize,
+    /// How many of a queue's entries the thread of another CPU has.
+    helper_entries: usize,
     payload_bytes: usize,
     /// How much of a queue's entries is in huge pages.
     huge_bytes: usize,
@@ -145,8 +149,10 @@ impl Uring {
             .unwrap_or(PAYLOAD_BYTES_MIN)
             .max(PAYLOAD_BYTES_MIN);
         let depth = ENTRY_BYTES_MAX / payload_bytes / shares.len();
+        let depth = depth.clamp(DEPTH_MIN, DEPTH_MAX);
         let plan = Arc::new(Plan {
-            depth: depth.clamp(DEPTH_MIN, DEPTH_MAX),
+            depth,
+            helper_entries: helper_entries(depth, shares.len()),
             payload_bytes,
             huge_bytes: (HUGE_BYTES / shares.len()).min(HUGE_QUEUE_BYTES_MAX) / HUGE_PAGE
                 * HUGE_PAGE,
@@ -164,7 +170,7 @@ impl Uring {
             sabotaged: false,
         };
         let mut news = Vec::new();
-        for (cpu, queues) in shares {
+        for share in shares {
             let (tell, told) = sync_channel(1);
             let (go, gone) = sync_channel(1);
             let (tell_registered, registered) = sync_channel(1);
@@ -172,10 +178,10 @@ impl Uring {
             *alive.count.lock() += 1;
             let leaving = Leaving(Arc::clone(&alive));
             std::thread::Builder::new()
-                .name(format!("fuse-queue-{cpu}"))
+                .name(format!("fuse-queue-{}", share.cpu))
                 .spawn(move || {
                     let _leaving = leaving;
-                    server::run(cpu, &plan, queues, &tell, &gone, &tell_registered);
+                    server::run(&share, &plan, &tell, &gone, &tell_registered);
                 })
                 .map_err(os)?;
             news.push(told);

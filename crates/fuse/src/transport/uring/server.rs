@@ -1,5 +1,8 @@
 //! A thread that serves the queues of one CPU.
 //!
+//! On two CPUs it has a part of the other CPU's entries, too (`scheduling::helper_entries`): a client with many requests in flight is then served by
+//! both threads. The kernel takes the entry that was given back last, so each thread gets as many requests as it can serve.
+//!
 //! Its ring carries the commands of all its entries. It takes requests as they complete, answers quick ones at
 //! once, hands others to the device or to the pool, and gives answered entries back. All commands of a round
 //! and the wait for the next one are one system call. Only this thread touches the ring, so the kernel does
@@ -25,7 +28,8 @@ use super::ticket::{Answered, Shared, Ticket};
 use super::{Plan, QueueConnection};
 use crate::protocol::Request;
 use crate::scheduling::QueuePolicy;
-use crate::scheduling::limits::{DEVICE_BATCH, POLL_MAX, POLL_SPINS};
+use crate::scheduling::cpus::Share;
+use crate::scheduling::limits::{POLL_MAX, POLL_SPINS};
 use blockwright_device::OwnRing;
 use blockwright_vfs::Carrier;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -59,6 +63,8 @@ pub(super) struct Server {
     /// Finishes the writes that complete in this thread.
     carrier: Arc<Carrier>,
     shared: Arc<Shared>,
+    /// The CPU whose clients this thread serves first.
+    cpu: u16,
     /// The queue of every entry.
     queues: Vec<u16>,
     warmth: Warmth,
@@ -86,15 +92,14 @@ pub(super) struct Server {
 
 /// The thread's life: makes a server, reports to `news`, and serves once it is given a connection.
 pub(super) fn run(
-    cpu: u16,
+    share: &Share,
     plan: &Plan,
-    queues: Vec<u16>,
     news: &SyncSender<io::Result<Arc<Shared>>>,
     go: &Receiver<QueueConnection>,
     registered: &SyncSender<io::Result<()>>,
 ) {
-    let policy = QueuePolicy::on_cpu(cpu);
-    let mut server = match Server::new(plan, queues, policy) {
+    let policy = QueuePolicy::on_cpu(share.cpu);
+    let mut server = match Server::new(plan, share, policy) {
         Ok(server) => server,
         Err(e) => return drop(news.send(Err(e))),
     };
@@ -133,13 +138,17 @@ fn build_ring(entries: u32) -> io::Result<Ring> {
 }
 
 impl Server {
-    fn new(plan: &Plan, queues: Vec<u16>, policy: QueuePolicy) -> io::Result<Self> {
-        let entries: Vec<u16> = queues
-            .iter()
-            .enumerate()
-            // Queues of CPUs that do not run are registered because they must be.
-            .flat_map(|(n, &queue)| vec![queue; if n == 0 { plan.depth } else { 1 }])
-            .collect();
+    fn new(plan: &Plan, share: &Share, policy: QueuePolicy) -> io::Result<Self> {
+        let (cpu, others) = (share.cpu, share.queues.iter().filter(|q| **q != share.cpu));
+        let mut entries = vec![cpu; plan.depth - plan.helper_entries];
+        // Queues of CPUs that do not run are registered because they must be.
+        entries.extend(others);
+        entries.extend(
+            share
+                .neighbour
+                .iter()
+                .flat_map(|&queue| vec![queue; plan.helper_entries]),
+        );
         // One more for the eventfd's poll.
         let places = u32::try_from(entries.len() + 1 + plan.direct_parts)
             .map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -156,6 +165,7 @@ impl Server {
             lately_bytes: 0,
             told_bytes: 0,
             shared: Arc::new(Shared::new(memory, wake)),
+            cpu,
             queues: entries,
             in_kernel: 0,
             in_work: 0,
@@ -194,7 +204,7 @@ impl Server {
         let pieces: Vec<[libc::iovec; 2]> = (0..self.queues.len())
             .map(|index| self.shared.memory.pieces(index))
             .collect();
-        // The one that comes last is the first to be handed out: that is to be one in huge pages.
+        // The one that comes last is the first to be handed out: that is to be one in huge pages, and of this thread's own queue.
         for (index, pieces) in pieces.iter().enumerate().rev() {
             let queue = self.queues[index];
             let entry = abi::register(fd, queue, std::ptr::from_ref(pieces), index as u64);
@@ -468,7 +478,7 @@ impl Server {
         }
     }
 
-    /// Submits queued device requests, [`DEVICE_BATCH`] at a time. The kernel hands a batch to the device only after it has prepared all of
+    /// Submits queued device requests, a batch at a time. The kernel hands a batch to the device only after it has prepared all of
     /// it, and this thread may have many requests to look at meanwhile.
     fn submit_to_device(&mut self, go: &QueueConnection) {
         let Some(mut device) = self.device.take() else {
@@ -487,7 +497,7 @@ impl Server {
             held = true;
         }
         // Entries that the kernel refuses for now go along with the next call.
-        if held && self.ring.submission().len() >= DEVICE_BATCH {
+        if held && self.ring.submission().len() >= QueuePolicy::device_batch(self.in_work) {
             let _ = self.ring.submit();
         }
         self.shared.note_device_requests(device.taken());
@@ -513,7 +523,8 @@ impl Server {
         let (dispatcher, threads) = (&go.dispatcher, go.dispatcher.threads());
         let call = dispatcher.decode(&request);
         let request_bytes = request.body.len();
-        self.policy.request_came(call.client());
+        let of_neighbour = self.queues[index] != self.cpu;
+        (self.policy).request_came(call.client(), self.in_work, of_neighbour);
         if let Some(bytes) = call.startable_bytes()
             && let Some(slices) = ticket.data(call.data_bytes())
         {

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A WRITE's data of at least this size stay where they are. Copying less is cheaper than lending.
-const LENT_BYTES_MIN: usize = 16 << 10;
+const LENT_BYTES_MIN: usize = 4 << 10;
 /// The largest reply that can wait until the memory that it belongs in is free.
 const WAITING_BYTES_MAX: usize = 64;
 
