@@ -29,6 +29,8 @@ pub(super) struct HostFile {
     /// Alignment of memory that `O_DIRECT` wants; 1 for buffered I/O.
     pub(super) memory_align: usize,
     pub(super) block_special: bool,
+    /// The host keeps it in memory (tmpfs): a transfer is a copy.
+    pub(super) in_memory: bool,
     /// Told of every request.
     pub(super) monitor: Monitor,
 }

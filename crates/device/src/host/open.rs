@@ -161,6 +161,9 @@ fn describe(pid: i64) -> String {
     }
 }
 
+/// `TMPFS_MAGIC`, statfs(2).
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
 fn measure(path: &Path, fd: OwnedFd, mode: &OpenMode) -> Result<HostFile> {
     let stat = rustix::fs::fstat(&fd).map_err(failed)?;
     let block_special = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
@@ -188,6 +191,8 @@ fn measure(path: &Path, fd: OwnedFd, mode: &OpenMode) -> Result<HostFile> {
         }
     };
     set_direct(&fd, direct.is_some()).map_err(failed)?;
+    let in_memory =
+        !block_special && rustix::fs::fstatfs(&fd).is_ok_and(|st| st.f_type == TMPFS_MAGIC);
     let logical_block_bytes = direct.map_or(sector, |direct| direct.offset.max(sector));
     let geometry = Geometry {
         bytes: bytes - bytes % u64::from(logical_block_bytes),
@@ -206,6 +211,7 @@ fn measure(path: &Path, fd: OwnedFd, mode: &OpenMode) -> Result<HostFile> {
         opened: geometry,
         memory_align: direct.map_or(1, |direct| direct.memory as usize),
         block_special,
+        in_memory,
         monitor: Monitor::default(),
     })
 }

@@ -118,6 +118,7 @@ fn measure(path: &Path, file: File, mode: &OpenMode) -> crate::Result<HostFile> 
         opened: geometry,
         memory_align: 1,
         block_special: false,
+        in_memory: false,
         monitor: Monitor::default(),
     })
 }

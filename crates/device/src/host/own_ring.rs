@@ -20,7 +20,7 @@
 //! References: io_uring_enter(2).
 
 use super::file::HostFile;
-use super::parts::Parts;
+use super::parts::{Finished, Parts};
 use crate::request::RingIntake;
 use crate::{Op, Request};
 use io_uring::squeue;
@@ -62,6 +62,8 @@ pub struct OwnRing {
     parts: Parts,
     parts_max: usize,
     taken: u64,
+    /// Requests that needed no entry. Their completions are still to be called.
+    finished: Vec<Finished>,
     /// Empty; swapped with the intake's requests, to keep its memory.
     spare: Requests,
 }
@@ -75,6 +77,7 @@ impl OwnRing {
             parts: Parts::default(),
             parts_max,
             taken: 0,
+            finished: Vec::new(),
             spare: Vec::new(),
         }
     }
@@ -96,6 +99,7 @@ impl OwnRing {
                     intake,
                     parts,
                     taken,
+                    finished,
                     spare,
                     ..
                 } = &mut *self.0;
@@ -106,10 +110,7 @@ impl OwnRing {
                 }
                 *taken += spare.len() as u64;
                 for (file, request) in spare.drain(..) {
-                    // One without bytes is complete at once.
-                    if let Some(finished) = parts.begin(request, &file) {
-                        finished.tell();
-                    }
+                    finished.extend(parts.begin(request, &file));
                 }
             }
         }
@@ -143,6 +144,17 @@ impl OwnRing {
         }
     }
 
+    /// Whether [`OwnRing::tell_finished`] has something to do.
+    #[must_use]
+    pub fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
+    /// Calls the completions of requests that needed no entry.
+    pub fn tell_finished(&mut self) {
+        self.finished.drain(..).for_each(Finished::tell);
+    }
+
     /// How many requests were collected so far.
     #[must_use]
     pub fn taken(&self) -> u64 {
@@ -152,7 +164,7 @@ impl OwnRing {
     /// No request is in progress here.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.parts.requests() == 0
+        self.parts.requests() == 0 && self.finished.is_empty()
     }
 }
 
@@ -181,6 +193,10 @@ mod tests {
         // Requests that were submitted before a panic are carried out, too.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
         while !own.is_idle() {
+            own.tell_finished();
+            if own.is_idle() {
+                break;
+            }
             let mut waits = false;
             // SAFETY: `own` lives until all of it has completed.
             while let Some(entry) = unsafe { own.next_entry() } {

@@ -7,9 +7,13 @@
 //! `outstanding` has reached zero, never before; neither heap memory moves or is written meanwhile. The file stays open as
 //! long as a request of it is here, so that a number in an entry never means another file.
 //!
+//! A short transfer of a file that the host keeps in memory is a copy, which the submitting thread makes at once by a plain system call: io_uring would
+//! hand it to a thread of its own, because the file system cannot say that it will not wait.
+//!
 //! Not responsible for the ring, nor for discard and write-zeroes.
 
 use super::file::{HostFile, RETRIES_MAX, SLICES_MAX, Step};
+use super::perform;
 use super::queue::completing;
 use super::slab::Slab;
 use crate::{DeviceError, DeviceErrorKind, Flags, IoSlice, Op, Request};
@@ -17,6 +21,9 @@ use io_uring::{opcode, squeue, types};
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+
+/// The largest transfer (bytes) that is copied at once. Of larger ones several threads of the host copy at the same time.
+const COPIED_BYTES_MAX: usize = 32 << 10;
 
 /// A request being worked on.
 struct Active {
@@ -85,7 +92,7 @@ impl Parts {
         self.in_flight
     }
 
-    /// Takes a read, write or flush, and cuts it. One without bytes is finished.
+    /// Takes a read, write or flush, and cuts it. One without bytes is finished, and so is one that is copied at once.
     pub(super) fn begin(&mut self, mut request: Request, file: &Arc<HostFile>) -> Option<Finished> {
         if let Op::Write(slices) = &mut request.op {
             slices.retain(|slice| !slice.is_empty());
@@ -96,6 +103,14 @@ impl Parts {
                 request,
                 file: Arc::clone(file),
                 error: None,
+            });
+        }
+        if file.in_memory && bytes <= COPIED_BYTES_MAX && !matches!(request.op, Op::Flush) {
+            let error = perform(file, &mut request).err();
+            return Some(Finished {
+                request,
+                file: Arc::clone(file),
+                error,
             });
         }
         let max = file.opened.request_bytes_max as usize;

@@ -162,6 +162,14 @@ pub fn restrict(submitter: &Submitter<'_>, more: &[u8]) -> io::Result<()> {
     submitter.register_enable_rings()
 }
 
+/// What taking in requests has shown.
+struct Taken {
+    /// Nothing will come any more.
+    closed: bool,
+    /// Completions were called, which may have submitted more.
+    told: bool,
+}
+
 struct Server {
     ring: IoUring,
     file: Arc<HostFile>,
@@ -184,11 +192,12 @@ impl Server {
         let mut incoming = Vec::new();
         let mut finished = Vec::new();
         loop {
-            if self.take_in(&mut incoming, true) && self.parts.requests() == 0 {
+            let taken = self.take_in(&mut incoming, true);
+            if taken.closed && self.parts.requests() == 0 {
                 return;
             }
             // Something is always in flight: the eventfd's poll, if nothing else.
-            match self.ring.submit_and_wait(1) {
+            match self.ring.submit_and_wait(usize::from(!taken.told)) {
                 Ok(_) => {}
                 // EBUSY and EAGAIN: the kernel wants completions reaped, or memory; go on.
                 Err(error) => match error.raw_os_error() {
@@ -215,9 +224,8 @@ impl Server {
         }
     }
 
-    /// Takes what is queued, as much as the ring can hold, and passes it on. A thread that sleeps afterwards must be woken for more. Returns
-    /// whether nothing will come any more.
-    fn take_in(&mut self, incoming: &mut Vec<Request>, sleeps: bool) -> bool {
+    /// Takes what is queued, as much as the ring can hold, and passes it on. A thread that sleeps afterwards must be woken for more.
+    fn take_in(&mut self, incoming: &mut Vec<Request>, sleeps: bool) -> Taken {
         let closed = {
             let mut state = self.shared.queue.lock();
             // So a full queue holds submitters back.
@@ -231,13 +239,18 @@ impl Server {
             state.sleepers = usize::from(sleeps && state.items.is_empty());
             state.closed && state.items.is_empty()
         };
+        let mut told = false;
         for request in incoming.drain(..) {
             if let Some(finished) = self.parts.begin(request, &self.file) {
                 finished.tell();
+                told = true;
             }
         }
         self.fill_ring();
-        closed
+        Taken {
+            closed: closed && !told,
+            told,
+        }
     }
 
     /// Has the ring poll the eventfd, so that waiting for completions also waits for requests.

@@ -270,6 +270,8 @@ impl Server {
                 }
             }
             self.arrived = arrived;
+            // What the device needed no entry for.
+            self.finish_device_requests();
             // The rest of what was transferred in part.
             self.submit_to_device(go);
             // Until there is nothing, and the next thread that answers knows that it has to wake this one.
@@ -300,7 +302,7 @@ impl Server {
     /// Answers the requests whose device I/O has completed.
     fn finish_device_requests(&mut self) {
         if let Some(device) = &mut self.device
-            && !self.completed.is_empty()
+            && (!self.completed.is_empty() || device.has_finished())
         {
             // This thread commits the completed direct writes together.
             self.carrier.collect(|| {
@@ -308,6 +310,7 @@ impl Server {
                     // SAFETY: the completion of an entry that `submit_to_device` has submitted; each is looked at once.
                     unsafe { device.completed(user_data, result) };
                 }
+                device.tell_finished();
             });
         }
     }
