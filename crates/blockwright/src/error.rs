@@ -117,6 +117,26 @@ impl Error {
     }
 }
 
+/// Building a volume on an external journal changes that journal, without the feature `resize` as well.
+#[cfg(any(feature = "build", feature = "resize"))]
+impl From<blockwright_reshape::ReshapeError> for Error {
+    fn from(e: blockwright_reshape::ReshapeError) -> Self {
+        use blockwright_reshape::ReshapeError;
+        let kind = match &e {
+            ReshapeError::Device { source, .. } => return Error::from(source.clone()),
+            ReshapeError::Format(_) | ReshapeError::F2fs(_) | ReshapeError::Damaged(_) => {
+                ErrorKind::Corrupt
+            }
+            ReshapeError::NotClean(_) | ReshapeError::Undecided(_) => ErrorKind::Busy,
+            ReshapeError::Unsupported(_) => ErrorKind::Unsupported,
+            ReshapeError::Invalid(_) => ErrorKind::Invalid,
+            ReshapeError::NoSpace(_) => ErrorKind::NoSpace,
+            ReshapeError::Interrupted => ErrorKind::Interrupted,
+        };
+        Error::new(kind, e.to_string())
+    }
+}
+
 fn host_kind(kind: io::ErrorKind) -> ErrorKind {
     match kind {
         io::ErrorKind::NotFound => ErrorKind::NotFound,

@@ -65,6 +65,7 @@ mod options;
 mod pack;
 #[cfg(feature = "resize")]
 pub mod reshape;
+mod setters;
 #[cfg(feature = "verity")]
 pub mod verity;
 mod volume;

@@ -1,123 +1,67 @@
 //! What `stat` shows, and the times to set.
 
+use crate::setters::setters;
 use blockwright_vfs::{Attr, FileKind, InodeFlags, SetTime, Timestamp};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What kind of file something is.
 pub type FileType = FileKind;
 
+/// Methods that show an attribute: documentation, then `name: Type = |attributes| value;`.
+macro_rules! getters {
+    ($($(#[$meta:meta])* $name:ident: $type:ty = $get:expr;)*) => {
+        $($(#[$meta])*
+        #[must_use]
+        pub fn $name(&self) -> $type {
+            let get: fn(&Attr) -> $type = $get;
+            get(&self.0)
+        })*
+    };
+}
+
 /// An inode's attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata(pub(crate) Attr);
 
 impl Metadata {
-    /// Kind.
-    #[must_use]
-    pub fn file_type(&self) -> FileType {
-        self.0.kind
-    }
-
-    /// Whether it is a directory.
-    #[must_use]
-    pub fn is_dir(&self) -> bool {
-        self.0.kind == FileKind::Directory
-    }
-
-    /// Whether it is a regular file.
-    #[must_use]
-    pub fn is_file(&self) -> bool {
-        self.0.kind == FileKind::Regular
-    }
-
-    /// Whether it is a symbolic link.
-    #[must_use]
-    pub fn is_symlink(&self) -> bool {
-        self.0.kind == FileKind::Symlink
-    }
-
-    /// Size in bytes.
-    #[must_use]
-    #[allow(clippy::len_without_is_empty)] // as std's
-    pub fn len(&self) -> u64 {
-        self.0.size
-    }
-
-    /// Kind and permission bits, as `st_mode` has them.
-    #[must_use]
-    pub fn mode(&self) -> u32 {
-        self.0.kind.mode_bits() | self.0.perm
-    }
-
-    /// Permission bits with set-id and sticky (`0o7777`).
-    #[must_use]
-    pub fn permissions(&self) -> u32 {
-        self.0.perm
-    }
-
-    /// Inode number.
-    #[must_use]
-    pub fn ino(&self) -> u64 {
-        self.0.ino.0
-    }
-
-    /// Number of names.
-    #[must_use]
-    pub fn nlink(&self) -> u32 {
-        self.0.nlink
-    }
-
-    /// Owner.
-    #[must_use]
-    pub fn uid(&self) -> u32 {
-        self.0.uid
-    }
-
-    /// Group.
-    #[must_use]
-    pub fn gid(&self) -> u32 {
-        self.0.gid
-    }
-
-    /// Device number of a device file, as `makedev` codes it.
-    #[must_use]
-    pub fn rdev(&self) -> u64 {
-        self.0.rdev
-    }
-
-    /// Space taken, in units of 512 bytes.
-    #[must_use]
-    pub fn blocks(&self) -> u64 {
-        self.0.blocks512
-    }
-
-    /// Last access.
-    #[must_use]
-    pub fn accessed(&self) -> SystemTime {
-        to_system(self.0.atime)
-    }
-
-    /// Last change of the contents.
-    #[must_use]
-    pub fn modified(&self) -> SystemTime {
-        to_system(self.0.mtime)
-    }
-
-    /// Last change of the inode.
-    #[must_use]
-    pub fn changed(&self) -> SystemTime {
-        to_system(self.0.ctime)
-    }
-
-    /// Birth, where the inode has room for it.
-    #[must_use]
-    pub fn created(&self) -> Option<SystemTime> {
-        self.0.crtime.map(to_system)
-    }
-
-    /// User-visible flags (immutable, append-only, …).
-    #[must_use]
-    pub fn flags(&self) -> InodeFlags {
-        self.0.flags
+    getters! {
+        /// Kind.
+        file_type: FileType = |a| a.kind;
+        /// Whether it is a directory.
+        is_dir: bool = |a| a.kind == FileKind::Directory;
+        /// Whether it is a regular file.
+        is_file: bool = |a| a.kind == FileKind::Regular;
+        /// Whether it is a symbolic link.
+        is_symlink: bool = |a| a.kind == FileKind::Symlink;
+        /// Size in bytes.
+        #[allow(clippy::len_without_is_empty)] // as std's
+        len: u64 = |a| a.size;
+        /// Kind and permission bits, as `st_mode` has them.
+        mode: u32 = |a| a.kind.mode_bits() | a.perm;
+        /// Permission bits with set-id and sticky (`0o7777`).
+        permissions: u32 = |a| a.perm;
+        /// Inode number.
+        ino: u64 = |a| a.ino.0;
+        /// Number of names.
+        nlink: u32 = |a| a.nlink;
+        /// Owner.
+        uid: u32 = |a| a.uid;
+        /// Group.
+        gid: u32 = |a| a.gid;
+        /// Device number of a device file, as `makedev` codes it.
+        rdev: u64 = |a| a.rdev;
+        /// Space taken, in units of 512 bytes.
+        blocks: u64 = |a| a.blocks512;
+        /// Last access.
+        accessed: SystemTime = |a| to_system(a.atime);
+        /// Last change of the contents.
+        modified: SystemTime = |a| to_system(a.mtime);
+        /// Last change of the inode.
+        changed: SystemTime = |a| to_system(a.ctime);
+        /// Birth, where the inode has room for it.
+        created: Option<SystemTime> = |a| a.crtime.map(to_system);
+        /// User-visible flags (immutable, append-only, …).
+        flags: InodeFlags = |a| a.flags;
     }
 
     /// Everything, as the layers below have it.
@@ -140,26 +84,15 @@ fn to_system(t: Timestamp) -> SystemTime {
 }
 
 fn from_system(t: SystemTime) -> Timestamp {
-    match t.duration_since(UNIX_EPOCH) {
-        Ok(d) => Timestamp {
-            secs: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
-            nanos: d.subsec_nanos(),
-        },
-        Err(before) => {
-            // Nanoseconds count upwards from the second before.
-            let d = before.duration();
-            let secs = i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
-            match d.subsec_nanos() {
-                0 => Timestamp {
-                    secs: -secs,
-                    nanos: 0,
-                },
-                n => Timestamp {
-                    secs: -secs - 1,
-                    nanos: 1_000_000_000 - n,
-                },
-            }
-        }
+    const SECOND: i128 = 1_000_000_000;
+    let nanos = match t.duration_since(UNIX_EPOCH) {
+        Ok(after) => after.as_nanos().cast_signed(),
+        Err(before) => -before.duration().as_nanos().cast_signed(),
+    };
+    Timestamp {
+        // Nanoseconds count upwards from the second before.
+        secs: i64::try_from(nanos.div_euclid(SECOND)).unwrap_or(i64::MAX),
+        nanos: nanos.rem_euclid(SECOND) as u32,
     }
 }
 
@@ -186,32 +119,15 @@ impl Times {
         }
     }
 
-    /// Sets the time of the last access.
-    #[must_use]
-    pub fn accessed(mut self, t: SystemTime) -> Self {
-        self.atime = Some(SetTime::At(from_system(t)));
-        self
-    }
-
-    /// Sets the time of the last change of the contents.
-    #[must_use]
-    pub fn modified(mut self, t: SystemTime) -> Self {
-        self.mtime = Some(SetTime::At(from_system(t)));
-        self
-    }
-
-    /// As [`Times::accessed`], to the nanosecond of the volume's own representation.
-    #[must_use]
-    pub fn accessed_at(mut self, t: Timestamp) -> Self {
-        self.atime = Some(SetTime::At(t));
-        self
-    }
-
-    /// As [`Times::modified`], to the nanosecond of the volume's own representation.
-    #[must_use]
-    pub fn modified_at(mut self, t: Timestamp) -> Self {
-        self.mtime = Some(SetTime::At(t));
-        self
+    setters! {
+        /// Sets the time of the last access.
+        accessed(t: SystemTime) { atime = Some(SetTime::At(from_system(t))); }
+        /// Sets the time of the last change of the contents.
+        modified(t: SystemTime) { mtime = Some(SetTime::At(from_system(t))); }
+        /// As [`Times::accessed`], to the nanosecond of the volume's own representation.
+        accessed_at(t: Timestamp) { atime = Some(SetTime::At(t)); }
+        /// As [`Times::modified`], to the nanosecond of the volume's own representation.
+        modified_at(t: Timestamp) { mtime = Some(SetTime::At(t)); }
     }
 }
 

@@ -1,5 +1,6 @@
 //! How a file is opened.
 
+use crate::setters::setters;
 use crate::{Error, ErrorKind, File, Result, Volume};
 use blockwright_device::os_name;
 use blockwright_vfs::{CreateRequest, FileKind, OpenFlags, SyncMode};
@@ -34,16 +35,11 @@ impl OpenOptions {
         }
     }
 
-    /// For reading.
-    pub fn read(&mut self, on: bool) -> &mut Self {
-        self.flags.read = on;
-        self
-    }
-
-    /// For writing.
-    pub fn write(&mut self, on: bool) -> &mut Self {
-        self.flags.write = on;
-        self
+    setters! { &mut
+        /// For reading.
+        read(on: bool) { flags.read = on; }
+        /// For writing.
+        write(on: bool) { flags.write = on; }
     }
 
     /// For writing at the end, wherever that is at the time of each write.
@@ -55,52 +51,23 @@ impl OpenOptions {
         self
     }
 
-    /// Cut to nothing on opening.
-    pub fn truncate(&mut self, on: bool) -> &mut Self {
-        self.flags.truncate = on;
-        self
-    }
-
-    /// Make the file when it is not there.
-    pub fn create(&mut self, on: bool) -> &mut Self {
-        self.create = on;
-        self
-    }
-
-    /// Make the file; fail when it is there.
-    pub fn create_new(&mut self, on: bool) -> &mut Self {
-        self.create_new = on;
-        self
-    }
-
-    /// Permission bits of a file that is made.
-    pub fn mode(&mut self, mode: u32) -> &mut Self {
-        self.mode = mode;
-        self
-    }
-
-    /// Bypass the page cache where alignment allows.
-    pub fn direct(&mut self, on: bool) -> &mut Self {
-        self.flags.direct = on;
-        self
-    }
-
-    /// What every write waits for.
-    pub fn sync(&mut self, mode: SyncMode) -> &mut Self {
-        self.flags.sync = mode;
-        self
-    }
-
-    /// Leave the access time alone when reading.
-    pub fn noatime(&mut self, on: bool) -> &mut Self {
-        self.flags.noatime = on;
-        self
-    }
-
-    /// Follow a symbolic link at the path's end (the default).
-    pub fn follow(&mut self, on: bool) -> &mut Self {
-        self.follow = on;
-        self
+    setters! { &mut
+        /// Cut to nothing on opening.
+        truncate(on: bool) { flags.truncate = on; }
+        /// Make the file when it is not there.
+        create(on: bool) { create = on; }
+        /// Make the file; fail when it is there.
+        create_new(on: bool) { create_new = on; }
+        /// Permission bits of a file that is made.
+        mode(mode: u32) { mode = mode; }
+        /// Bypass the page cache where alignment allows.
+        direct(on: bool) { flags.direct = on; }
+        /// What every write waits for.
+        sync(mode: SyncMode) { flags.sync = mode; }
+        /// Leave the access time alone when reading.
+        noatime(on: bool) { flags.noatime = on; }
+        /// Follow a symbolic link at the path's end (the default).
+        follow(on: bool) { follow = on; }
     }
 
     /// Opens a file of `volume`.

@@ -39,23 +39,6 @@ pub use blockwright_reshape::random_uuid;
 pub use blockwright_reshape::resized::{Mode, Parts, Resized};
 pub use blockwright_reshape::watch::{Phase, Progress, Watch};
 
-impl From<ReshapeError> for Error {
-    fn from(e: ReshapeError) -> Self {
-        let kind = match &e {
-            ReshapeError::Device { source, .. } => return Error::from(source.clone()),
-            ReshapeError::Format(_) | ReshapeError::F2fs(_) | ReshapeError::Damaged(_) => {
-                ErrorKind::Corrupt
-            }
-            ReshapeError::NotClean(_) | ReshapeError::Undecided(_) => ErrorKind::Busy,
-            ReshapeError::Unsupported(_) => ErrorKind::Unsupported,
-            ReshapeError::Invalid(_) => ErrorKind::Invalid,
-            ReshapeError::NoSpace(_) => ErrorKind::NoSpace,
-            ReshapeError::Interrupted => ErrorKind::Interrupted,
-        };
-        Error::new(kind, e.to_string())
-    }
-}
-
 /// Changes the size of the volume on a device. The device keeps its size: the caller makes it larger before, or cuts it to [`Resized::bytes`] afterwards. Behind the end of a
 /// volume that was made smaller nothing is needed.
 ///

@@ -16,6 +16,77 @@ pub(crate) trait Kind: Clone + Eq + Hash {
     fn unrepairable(&self) -> bool;
 }
 
+/// Of an issue: it is repaired without asking a human ([`Mode::Preen`]). The repair loses nothing, and everything that it needs is known from elsewhere.
+pub(crate) const PREEN: u8 = 1;
+/// Of an issue: no mode repairs it.
+pub(crate) const NEVER: u8 = 2;
+
+/// The enum of a format's issues, as a table: `Variant { field: Type } [Severity FLAGS] "message {field}" (arguments),`. The type's `judged` may say
+/// otherwise than a row.
+macro_rules! issues {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($variant:ident $({ $($field:ident: $type:ty),* })? [$severity:ident $($flag:ident)*] $message:literal $(($argument:expr))?,)*
+    }) => {
+        $(#[$meta])*
+        pub enum $name {
+            $($variant $({ $($field: $type),* })?),*
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self {
+                    $(Self::$variant $({ $($field),* })? => write!(f, $message $(, $argument)?)),*
+                }
+            }
+        }
+
+        impl std::error::Error for $name {}
+
+        impl $name {
+            /// The row's severity and flags.
+            fn listed(&self) -> (Severity, u8) {
+                match self {
+                    $(Self::$variant { .. } => (Severity::$severity, 0 $(| $crate::log::$flag)*)),*
+                }
+            }
+
+            /// How bad it is.
+            #[must_use]
+            pub fn severity(&self) -> Severity {
+                self.judged().0
+            }
+
+            /// Whether it is repaired without asking a human ([`crate::Mode::Preen`]): everything needed is known from elsewhere, and
+            /// nothing is lost.
+            #[must_use]
+            pub fn preen_safe(&self) -> bool {
+                self.judged().1 & $crate::log::PREEN != 0
+            }
+
+            /// Whether no mode repairs it.
+            #[must_use]
+            pub fn unrepairable(&self) -> bool {
+                self.judged().1 & $crate::log::NEVER != 0
+            }
+        }
+
+        impl $crate::log::Kind for $name {
+            fn severity(&self) -> Severity {
+                Self::severity(self)
+            }
+
+            fn preen_safe(&self) -> bool {
+                Self::preen_safe(self)
+            }
+
+            fn unrepairable(&self) -> bool {
+                Self::unrepairable(self)
+            }
+        }
+    };
+}
+pub(crate) use issues;
+
 /// Issues found so far.
 pub(crate) struct Log<K> {
     pub mode: Mode,

@@ -23,26 +23,17 @@ const STEP_BYTES: u64 = 1 << 20;
 /// How many of these wait to be cut.
 const STEPS_AHEAD: usize = 8;
 
-/// How an image is cut, and by how many threads.
+blockwright_device::with_defaults! {
+/// How an image is cut, and by how many threads. The defaults are those of casync, on all processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MakeOptions {
     /// Sizes of chunks. Images share chunks only when they are cut alike.
-    pub sizes: ChunkSizes,
+    pub sizes: ChunkSizes = ChunkSizes::default(),
     /// How chunks are named.
-    pub digest: Digest,
+    pub digest: Digest = Digest::default(),
     /// Threads that name and compress; at least one.
-    pub threads: usize,
+    pub threads: usize = thread::available_parallelism().map_or(1, usize::from),
 }
-
-impl Default for MakeOptions {
-    /// As casync does it, on all processors.
-    fn default() -> Self {
-        MakeOptions {
-            sizes: ChunkSizes::default(),
-            digest: Digest::default(),
-            threads: thread::available_parallelism().map_or(1, usize::from),
-        }
-    }
 }
 
 /// What making chunks of an image did.

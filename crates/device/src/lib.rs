@@ -48,6 +48,7 @@ mod buffer;
 pub mod conformance;
 mod copying;
 mod counting;
+mod defaults;
 mod heap;
 pub mod host;
 mod in_flight;

@@ -73,8 +73,15 @@ impl Ext4 {
 }
 
 impl Names for Ext4 {
-    fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<(vfs::Ino, Option<FileKind>)>> {
-        self.fs.names.lookup(dir, name)
+    vfs::forward! { names:
+        lookup(dir: &Inode, name: &[u8]) -> Result<Option<(vfs::Ino, Option<FileKind>)>>;
+        create(dir: &Inode, name: &[u8], new: &NewInode) -> Result<Inode>;
+        create_unnamed(dir: &Inode, new: &NewInode) -> Result<Inode>;
+        link(dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()>;
+        unlink(dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()>;
+        rmdir(dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()>;
+        rename(rename: &Rename<'_>) -> Result<()>;
+        read_link(inode: &Inode) -> Result<Vec<u8>>;
     }
 
     fn readdir(
@@ -90,54 +97,26 @@ impl Names for Ext4 {
         self.fs.dirs.read_ahead(dirs);
     }
 
-    fn create(&self, dir: &Inode, name: &[u8], new: &NewInode) -> Result<Inode> {
-        self.fs.names.create(dir, name, new)
-    }
-
-    fn create_unnamed(&self, dir: &Inode, new: &NewInode) -> Result<Inode> {
-        self.fs.names.create_unnamed(dir, new)
-    }
-
-    fn link(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
-        self.fs.names.link(dir, name, inode, now)
-    }
-
-    fn unlink(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
-        self.fs.names.unlink(dir, name, inode, now)
-    }
-
-    fn rmdir(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
-        self.fs.names.rmdir(dir, name, inode, now)
-    }
-
-    fn rename(&self, rename: &Rename<'_>) -> Result<()> {
-        self.fs.names.rename(rename)
-    }
-
-    fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
-        self.fs.names.read_link(inode)
-    }
-
     fn parent(&self, dir: &Inode) -> Result<vfs::Ino> {
         Ok(vfs_ino(self.fs.dirs.parent(dir)?))
     }
 }
 
 impl Attributes for Ext4 {
+    vfs::forward! { eviction:
+        evict(inode: &Inode) -> Result<()>;
+    }
+    vfs::forward! { attributes:
+        set_attr(inode: &Inode, change: &AttrChange) -> Result<()>;
+        set_xattr(inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()>;
+        remove_xattr(inode: &Inode, name: &[u8]) -> Result<()>;
+    }
+    vfs::forward! { inodes:
+        write_attr(inode: &Inode) -> Result<()>;
+    }
+
     fn load(&self, ino: vfs::Ino) -> Result<Inode> {
         self.fs.stored.load(self.number(ino)?)
-    }
-
-    fn evict(&self, inode: &Inode) -> Result<()> {
-        self.fs.eviction.evict(inode)
-    }
-
-    fn set_attr(&self, inode: &Inode, change: &AttrChange) -> Result<()> {
-        self.fs.attributes.set_attr(inode, change)
-    }
-
-    fn write_attr(&self, inode: &Inode) -> Result<()> {
-        self.fs.inodes.write_attr(inode)
     }
 
     /// As the kernel shows it: data in the inode takes no blocks, but programs that take a file without
@@ -180,22 +159,22 @@ impl Attributes for Ext4 {
         self.fs.xattrs.get(inode, name)
     }
 
-    fn set_xattr(&self, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.fs.attributes.set_xattr(inode, name, value, mode)
-    }
-
-    fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<()> {
-        self.fs.attributes.remove_xattr(inode, name)
-    }
-
     fn list_xattr(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
         self.fs.xattrs.list(inode)
     }
 }
 
 impl Data for Ext4 {
-    fn file_bytes_max(&self, inode: &vfs::Inode) -> u64 {
-        self.fs.maps.file_bytes_max(inode)
+    vfs::forward! { maps:
+        file_bytes_max(inode: &vfs::Inode) -> u64;
+        open_end(inode: &Inode) -> Option<u64>;
+    }
+    vfs::forward! { commits:
+        commit_write(inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()>;
+        commit_writes(writes: &[CommitWrite<'_>]) -> Vec<Result<()>>;
+    }
+    vfs::forward! { delayed:
+        abandon_write(inode: &Inode, target: &WriteTarget);
     }
 
     fn map(&self, inode: &Inode, offset: u64, bytes: u64) -> Result<Mapping> {
@@ -275,24 +254,8 @@ impl Data for Ext4 {
             .allocate_runs(inode, ranges, data_end, intent)
     }
 
-    fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
-        self.fs.commits.commit_write(inode, target, data_end)
-    }
-
-    fn commit_writes(&self, writes: &[CommitWrite<'_>]) -> Vec<Result<()>> {
-        self.fs.commits.commit_writes(writes)
-    }
-
     fn commits_at_once(&self) -> bool {
         self.fs.volume.journal.has_room()
-    }
-
-    fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
-        self.fs.delayed.abandon_write(inode, target);
-    }
-
-    fn open_end(&self, inode: &Inode) -> Option<u64> {
-        self.fs.maps.open_end(inode)
     }
 
     fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<bool> {
@@ -326,6 +289,22 @@ impl Data for Ext4 {
 }
 
 impl Space for Ext4 {
+    vfs::forward! { inline:
+        reserve_hole(inode: &Inode, range: Range<u64>) -> Result<bool>;
+        may_go_inline(inode: &Inode) -> bool;
+    }
+    vfs::forward! { delayed:
+        unreserve(inode: &Inode, range: Range<u64>);
+        release_write(inode: &Inode);
+    }
+    vfs::forward! { alloc:
+        set_delayed_allocation(on: bool);
+        trim(range: Range<u64>, bytes_min: u64) -> Result<u64>;
+    }
+    vfs::forward! { quota:
+        quotas(kind: vfs::quota::Kind) -> Result<Option<Vec<vfs::quota::Quota>>>;
+    }
+
     fn statfs(&self) -> Result<StatFs> {
         Ok(self.fs.alloc.statfs())
     }
@@ -334,33 +313,9 @@ impl Space for Ext4 {
         self.reserve_hole(inode, range).map(drop)
     }
 
-    fn reserve_hole(&self, inode: &Inode, range: Range<u64>) -> Result<bool> {
-        self.fs.inline.reserve_hole(inode, range)
-    }
-
-    fn unreserve(&self, inode: &Inode, range: Range<u64>) {
-        self.fs.delayed.unreserve(inode, range);
-    }
-
-    fn may_go_inline(&self, inode: &Inode) -> bool {
-        self.fs.inline.may_go_inline(inode)
-    }
-
-    fn set_delayed_allocation(&self, on: bool) {
-        self.fs.alloc.set_delayed_allocation(on);
-    }
-
-    fn release_write(&self, inode: &Inode) {
-        self.fs.delayed.release_write(inode);
-    }
-
     fn check_quota(&self, inode: &Inode, bytes: u64) -> Result<()> {
         let blocks = bytes.div_ceil(self.fs.volume.block_bytes() as u64);
         self.fs.quota.check_blocks(inode, blocks)
-    }
-
-    fn quotas(&self, kind: vfs::quota::Kind) -> Result<Option<Vec<vfs::quota::Quota>>> {
-        self.fs.quota.quotas(kind)
     }
 
     fn set_quota_limits(
@@ -376,13 +331,13 @@ impl Space for Ext4 {
     fn grow(&self, size: vfs::engine::NewSize) -> Result<vfs::engine::Grown> {
         self.fs.grow(size)
     }
-
-    fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
-        self.fs.alloc.trim(range, bytes_min)
-    }
 }
 
 impl Volume for Ext4 {
+    vfs::forward! { volume:
+        is_read_only() -> bool;
+    }
+
     fn format(&self) -> Format {
         Format {
             name: "ext4",
@@ -392,10 +347,6 @@ impl Volume for Ext4 {
             keeps_places: true,
             reserve_allocates: true,
         }
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.fs.volume.is_read_only()
     }
 
     fn read_only_reason(&self) -> Option<String> {

@@ -135,8 +135,20 @@ impl Drop for F2fs {
 }
 
 impl Names for F2fs {
-    fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<(vfs::Ino, Option<FileKind>)>> {
-        self.fs.directories.lookup(dir, name)
+    vfs::forward! { directories:
+        lookup(dir: &Inode, name: &[u8]) -> Result<Option<(vfs::Ino, Option<FileKind>)>>;
+        parent(dir: &Inode) -> Result<vfs::Ino>;
+    }
+    vfs::forward! { names:
+        create(dir: &Inode, name: &[u8], new: &NewInode) -> Result<Inode>;
+        create_unnamed(dir: &Inode, new: &NewInode) -> Result<Inode>;
+        link(dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()>;
+        unlink(dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()>;
+        rmdir(dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()>;
+        rename(rename: &Rename<'_>) -> Result<()>;
+    }
+    vfs::forward! { nodes:
+        read_link(inode: &Inode) -> Result<Vec<u8>>;
     }
 
     fn readdir(
@@ -147,41 +159,17 @@ impl Names for F2fs {
     ) -> Result<()> {
         self.fs.directories.list(dir, cookie, sink)
     }
-
-    fn create(&self, dir: &Inode, name: &[u8], new: &NewInode) -> Result<Inode> {
-        self.fs.names.create(dir, name, new)
-    }
-
-    fn create_unnamed(&self, dir: &Inode, new: &NewInode) -> Result<Inode> {
-        self.fs.names.create_unnamed(dir, new)
-    }
-
-    fn link(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
-        self.fs.names.link(dir, name, inode, now)
-    }
-
-    fn unlink(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
-        self.fs.names.unlink(dir, name, inode, now)
-    }
-
-    fn rmdir(&self, dir: &Inode, name: &[u8], inode: &Inode, now: Timestamp) -> Result<()> {
-        self.fs.names.rmdir(dir, name, inode, now)
-    }
-
-    fn rename(&self, rename: &Rename<'_>) -> Result<()> {
-        self.fs.names.rename(rename)
-    }
-
-    fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
-        self.fs.nodes.read_link(inode)
-    }
-
-    fn parent(&self, dir: &Inode) -> Result<vfs::Ino> {
-        self.fs.directories.parent(dir)
-    }
 }
 
 impl Attributes for F2fs {
+    vfs::forward! { attributes:
+        evict(inode: &Inode) -> Result<()>;
+        set_attr(inode: &Inode, change: &AttrChange) -> Result<()>;
+        write_attr(inode: &Inode) -> Result<()>;
+        get_xattr(inode: &Inode, name: &[u8]) -> Result<Vec<u8>>;
+        list_xattr(inode: &Inode) -> Result<Vec<Vec<u8>>>;
+    }
+
     fn load(&self, ino: vfs::Ino) -> Result<Inode> {
         let number = u32::try_from(ino.0)
             .map_err(|_| Error::new(ErrorKind::Stale, "load inode").ino(ino))?;
@@ -193,18 +181,6 @@ impl Attributes for F2fs {
         let numbers = wanted.iter().filter_map(|ino| u32::try_from(ino.0).ok());
         let inodes = numbers.map(Ino).map(|i| (i.nid(), i, NodeOffset::INODE));
         self.fs.nodes.read_nodes_ahead(inodes);
-    }
-
-    fn evict(&self, inode: &Inode) -> Result<()> {
-        self.fs.attributes.evict(inode)
-    }
-
-    fn set_attr(&self, inode: &Inode, change: &AttrChange) -> Result<()> {
-        self.fs.attributes.set_attr(inode, change)
-    }
-
-    fn write_attr(&self, inode: &Inode) -> Result<()> {
-        self.fs.attributes.write_attr(inode)
     }
 
     /// As the kernel shows it: data in the inode takes no blocks, but programs that take a file without
@@ -225,10 +201,6 @@ impl Attributes for F2fs {
         self.fs.fsync.sync_file(inode, scope)
     }
 
-    fn get_xattr(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
-        self.fs.attributes.get_xattr(inode, name)
-    }
-
     fn set_xattr(&self, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.fs
             .attributes
@@ -240,13 +212,20 @@ impl Attributes for F2fs {
             .attributes
             .change_xattr(inode, name, None, XattrMode::Any)
     }
-
-    fn list_xattr(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
-        self.fs.attributes.list_xattr(inode)
-    }
 }
 
 impl Data for F2fs {
+    vfs::forward! { data:
+        allocate(inode: &Inode, range: Range<u64>, data_end: u64, intent: Intent) -> Result<WriteTarget>;
+        commit_write(inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()>;
+        abandon_write(inode: &Inode, target: &WriteTarget);
+        open_end(inode: &Inode) -> Option<u64>;
+        write_inline(inode: &Inode, bytes: &[u8], data_end: u64) -> Result<bool>;
+        truncate(inode: &Inode, size: u64, now: Timestamp) -> Result<()>;
+        check_fallocate(inode: &Inode, mode: FallocMode) -> Result<()>;
+        fallocate(inode: &Inode, range: Range<u64>, mode: FallocMode, now: Timestamp) -> Result<()>;
+    }
+
     fn file_bytes_max(&self, inode: &vfs::Inode) -> u64 {
         let body = f2fs(inode).body.read();
         let direct = direct_addresses(body.cluster);
@@ -281,16 +260,6 @@ impl Data for F2fs {
         self.fs.data.check_contents("open for writing", inode)
     }
 
-    fn allocate(
-        &self,
-        inode: &Inode,
-        range: Range<u64>,
-        data_end: u64,
-        intent: Intent,
-    ) -> Result<WriteTarget> {
-        self.fs.data.allocate(inode, range, data_end, intent)
-    }
-
     fn allocate_nowait(
         &self,
         inode: &Inode,
@@ -299,57 +268,27 @@ impl Data for F2fs {
     ) -> Option<WriteTarget> {
         self.fs.data.allocate_nowait(inode, range)
     }
-
-    fn commit_write(&self, inode: &Inode, target: &WriteTarget, data_end: u64) -> Result<()> {
-        self.fs.data.commit_write(inode, target, data_end)
-    }
-
-    fn abandon_write(&self, inode: &Inode, target: &WriteTarget) {
-        self.fs.data.abandon_write(inode, target);
-    }
-
-    fn open_end(&self, inode: &Inode) -> Option<u64> {
-        self.fs.data.open_end(inode)
-    }
-
-    fn write_inline(&self, inode: &Inode, bytes: &[u8], data_end: u64) -> Result<bool> {
-        self.fs.data.write_inline(inode, bytes, data_end)
-    }
-
-    fn truncate(&self, inode: &Inode, size: u64, now: Timestamp) -> Result<()> {
-        self.fs.data.truncate(inode, size, now)
-    }
-
-    fn check_fallocate(&self, inode: &Inode, mode: FallocMode) -> Result<()> {
-        self.fs.data.check_fallocate(inode, mode)
-    }
-
-    fn fallocate(
-        &self,
-        inode: &Inode,
-        range: Range<u64>,
-        mode: FallocMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.fs.data.fallocate(inode, range, mode, now)
-    }
 }
 
 impl Space for F2fs {
+    vfs::forward! { data:
+        reserve(inode: &Inode, range: Range<u64>) -> Result<()>;
+        unreserve(inode: &Inode, range: Range<u64>);
+        may_go_inline(inode: &Inode) -> bool;
+    }
+    vfs::forward! { cleaning:
+        make_room(bytes: u64);
+        unwritten_bytes_max() -> u64;
+    }
+    vfs::forward! { tree:
+        quotas(kind: vfs::quota::Kind) -> Result<Option<Vec<vfs::quota::Quota>>>;
+    }
+    vfs::forward! { quotas:
+        set_quota_limits(kind: vfs::quota::Kind, id: u32, limits: &vfs::quota::Limits) -> Result<()>;
+    }
+
     fn statfs(&self) -> Result<StatFs> {
         Ok(self.fs.statfs())
-    }
-
-    fn reserve(&self, inode: &Inode, range: Range<u64>) -> Result<()> {
-        self.fs.data.reserve(inode, range)
-    }
-
-    fn unreserve(&self, inode: &Inode, range: Range<u64>) {
-        self.fs.data.unreserve(inode, range);
-    }
-
-    fn may_go_inline(&self, inode: &Inode) -> bool {
-        self.fs.data.may_go_inline(inode)
     }
 
     /// The areas of checkpoints, SIT, NAT and SSA lie in front of the main area, and grow with the volume. To make room for them, the beginning of the main
@@ -360,36 +299,12 @@ impl Space for F2fs {
         ))
     }
 
-    fn make_room(&self, bytes: u64) {
-        self.fs.cleaning.make_room(bytes);
-    }
-
-    fn unwritten_bytes_max(&self) -> u64 {
-        self.fs.cleaning.unwritten_bytes_max()
-    }
-
     fn check_quota(&self, inode: &Inode, bytes: u64) -> Result<()> {
         let own = f2fs(inode);
         let blocks = bytes.div_ceil(BLOCK_SIZE as u64);
         self.fs
             .tree
             .check_block_quota(own, &own.body.read(), blocks)
-    }
-
-    fn quotas(
-        &self,
-        kind: blockwright_vfs::quota::Kind,
-    ) -> Result<Option<Vec<blockwright_vfs::quota::Quota>>> {
-        self.fs.tree.quotas(kind)
-    }
-
-    fn set_quota_limits(
-        &self,
-        kind: blockwright_vfs::quota::Kind,
-        id: u32,
-        limits: &blockwright_vfs::quota::Limits,
-    ) -> Result<()> {
-        self.fs.quotas.set_quota_limits(kind, id, limits)
     }
 
     fn trim(&self, range: Range<u64>, bytes_min: u64) -> Result<u64> {
@@ -417,6 +332,13 @@ impl Space for F2fs {
 }
 
 impl Volume for F2fs {
+    vfs::forward! { access:
+        read_only_reason() -> Option<String>;
+    }
+    vfs::forward! { cleaning:
+        stop_cleaning();
+    }
+
     fn format(&self) -> Format {
         self.format
     }
@@ -426,10 +348,6 @@ impl Volume for F2fs {
             Some(w) => w.failure().is_some(),
             None => true,
         }
-    }
-
-    fn read_only_reason(&self) -> Option<String> {
-        self.fs.access.read_only_reason()
     }
 
     fn stats(&self, out: &mut vfs::Stats) {
@@ -487,10 +405,6 @@ impl Volume for F2fs {
 
     fn attach(&self, host: Arc<dyn Host>) {
         self.fs.cleaning.start_cleaning(host);
-    }
-
-    fn stop_cleaning(&self) {
-        self.fs.cleaning.stop_cleaning();
     }
 
     fn sync_volume(&self) -> Result<()> {

@@ -116,63 +116,42 @@ impl ActiveLogs {
     }
 }
 
+blockwright_device::with_defaults! {
 /// How to mount. Fields are public: start from `Options::default()` and set what differs.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Refuse all changes; write nothing to the device.
-    pub read_only: bool,
+    pub read_only: bool = false,
     /// Budget of the cache of nodes and directory blocks in bytes.
-    pub metadata_cache_bytes: u64,
+    pub metadata_cache_bytes: u64 = 128 << 20,
     /// Tell the device about segments that became free.
-    pub discard: bool,
+    pub discard: bool = true,
     /// What fsync does.
-    pub fsync_mode: FsyncMode,
+    pub fsync_mode: FsyncMode = FsyncMode::Posix,
     /// With `read_only`: show the last checkpoint, without what was fsynced after it.
-    pub no_recovery: bool,
+    pub no_recovery: bool = false,
     /// Age at which changes are made durable with a checkpoint.
-    pub commit_interval: Duration,
+    pub commit_interval: Duration = Duration::from_secs(5),
     /// Where new blocks come from.
-    pub mode: Mode,
+    pub mode: Mode = Mode::default(),
     /// How many of the six logs are written to.
-    pub active_logs: ActiveLogs,
+    pub active_logs: ActiveLogs = ActiveLogs::default(),
     /// Cleaning while the volume is idle.
-    pub background_cleaning: BackgroundCleaning,
+    pub background_cleaning: BackgroundCleaning = BackgroundCleaning::default(),
     /// How often the background looks whether the volume is idle. It is when nothing changed since the last look.
-    pub cleaning_interval: Duration,
+    pub cleaning_interval: Duration = Duration::from_secs(30),
     /// Whether checkpoints are written.
-    pub checkpoint: Checkpointing,
+    pub checkpoint: Checkpointing = Checkpointing::default(),
     /// Whether a daemon writes one checkpoint for all concurrent requests; otherwise each caller writes its own. When
     /// nothing is said, it does unless checkpoints are disabled; to ask for both is refused.
-    pub checkpoint_merge: Option<bool>,
+    pub checkpoint_merge: Option<bool> = None,
     /// I/O priority of that daemon: class best-effort, this level, 0 (first) to 7.
-    pub ckpt_thread_ioprio: u8,
+    pub ckpt_thread_ioprio: u8 = PRIORITY,
     /// How simultaneous writes share a data log.
     #[cfg(feature = "comparison")]
-    pub dio_alloc: crate::comparison::DirectAllocation,
+    pub dio_alloc: crate::comparison::DirectAllocation = crate::comparison::DirectAllocation::default(),
     /// The smallest direct write that is serialized, in pages of 4 KiB, where a log's blocks are handed out one at a time. The engine reserves
     /// runs in one step, so it serializes no write.
-    pub serialized_dio_pages: u64,
+    pub serialized_dio_pages: u64 = 64,
 }
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            read_only: false,
-            metadata_cache_bytes: 128 << 20,
-            discard: true,
-            fsync_mode: FsyncMode::Posix,
-            no_recovery: false,
-            commit_interval: Duration::from_secs(5),
-            mode: Mode::default(),
-            active_logs: ActiveLogs::default(),
-            background_cleaning: BackgroundCleaning::default(),
-            cleaning_interval: Duration::from_secs(30),
-            checkpoint: Checkpointing::default(),
-            checkpoint_merge: None,
-            ckpt_thread_ioprio: PRIORITY,
-            #[cfg(feature = "comparison")]
-            dio_alloc: crate::comparison::DirectAllocation::default(),
-            serialized_dio_pages: 64,
-        }
-    }
 }

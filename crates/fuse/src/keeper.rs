@@ -14,7 +14,8 @@
 //! The keeper ends when the server does: its sockets close. A killed server may not be able to end. A thread that drops pages of the kernel's
 //! cache (`dispatch/coherence`) waits inside the kernel for a page lock, which a READ holds that the server will never answer. SIGKILL does not end
 //! that wait, so the process keeps its connection and its sockets open. The kernel tells the keeper when the server's first thread ends
-//! (`PR_SET_PDEATHSIG`). If the process still exists 1.5 s later, the keeper ends the connection, which ends all waits.
+//! (`PR_SET_PDEATHSIG`). If the process still exists 1.5 s later, the keeper ends the connection, which ends all waits. It opened the control file for
+//! that when it mounted (`mount/control`), so the mount may have been detached since.
 
 use crate::error::{FuseError, FuseErrorKind, Result};
 use parking_lot::Mutex;

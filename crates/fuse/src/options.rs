@@ -116,112 +116,76 @@ impl std::fmt::Display for TransportKind {
     }
 }
 
+blockwright_device::with_defaults! {
 /// How a volume is mounted through FUSE. `FuseOptions::default()` is what measured best.
 #[derive(Clone, Debug)]
 pub struct FuseOptions {
     /// What `mount` and `df` show as the source: usually the image's path.
-    pub fsname: String,
+    pub fsname: String = "blockwright".to_owned(),
     /// Mount read-only.
-    pub read_only: bool,
+    pub read_only: bool = false,
     /// Which users may reach the files.
-    pub visibility: Visibility,
+    pub visibility: Visibility = Visibility::Owner,
     /// Which side checks permissions.
-    pub permissions: PermissionChecks,
+    pub permissions: PermissionChecks = PermissionChecks::Kernel,
     /// Set-id bits of programs work (default: no; root only).
-    pub allow_suid: bool,
+    pub allow_suid: bool = false,
     /// Device files work (default: no; root only).
-    pub allow_dev: bool,
+    pub allow_dev: bool = false,
     /// Programs can be executed (default: yes).
-    pub allow_exec: bool,
+    pub allow_exec: bool = true,
     /// The kernel never asks for access-time updates.
-    pub no_atime: bool,
+    pub no_atime: bool = false,
     /// Present every file as owned by this user. What is created is stored as owned by its creator.
-    pub uid: Option<u32>,
+    pub uid: Option<u32> = None,
     /// The same for the group.
-    pub gid: Option<u32>,
+    pub gid: Option<u32> = None,
     /// Largest READ in bytes; `None`: as large as a WRITE.
-    pub max_read: Option<u32>,
+    pub max_read: Option<u32> = None,
     /// Largest WRITE, and READ, in bytes, 4096 ..= 1 MiB, rounded down to whole pages. Each io_uring queue has up to 64 payloads of this size.
-    pub max_write: u32,
+    pub max_write: u32 = 256 << 10,
     /// How many background requests (readahead, writeback, direct I/O) the kernel keeps going.
-    pub max_background: u16,
+    pub max_background: u16 = 256,
     /// Extended attributes and ACLs are there (default: yes). Without them the kernel does not ask for `security.capability` before the
     /// first write to a file, nor for ACLs; stored ones stay as they are and are not enforced.
-    pub xattrs: bool,
+    pub xattrs: bool = true,
     /// Dirty pages stay in the kernel's page cache until written back.
-    pub writeback_cache: bool,
+    pub writeback_cache: bool = true,
     /// The kernel caches no file contents: every read and write comes here, and goes to the device directly
     /// where it is aligned. Turns `writeback_cache` off, because on that path the kernel would not
     /// keep the modification time that it is then responsible for.
-    pub direct_io: bool,
+    pub direct_io: bool = false,
     /// For how long the kernel may rely on a name it looked up. The volume changes through this mount only, so
     /// this only bounds the kernel's memory of the past.
-    pub entry_timeout: Duration,
+    pub entry_timeout: Duration = Duration::from_secs(3600),
     /// The same for attributes.
-    pub attr_timeout: Duration,
+    pub attr_timeout: Duration = Duration::from_secs(3600),
     /// The same for names that are not there.
-    pub negative_timeout: Duration,
+    pub negative_timeout: Duration = Duration::from_secs(3600),
     /// The kernel's readahead in KiB, set after mounting when that is permitted (root).
-    pub read_ahead_kib: u32,
+    pub read_ahead_kib: u32 = 2048,
     /// How requests travel.
-    pub transport: TransportChoice,
+    pub transport: TransportChoice = TransportChoice::Auto,
     /// Whether idle CPUs are kept from sleeping while many requests come.
-    pub cpu_latency: CpuLatency,
+    pub cpu_latency: CpuLatency = CpuLatency::Auto,
     /// Which ring carries direct reads and writes to the device.
     #[cfg(feature = "comparison")]
-    pub direct_ring: DirectRing,
+    pub direct_ring: DirectRing = DirectRing::On,
     /// Threads that are kept when they have nothing to do; also the most that wait in `/dev/fuse` for requests.
-    pub threads_min: usize,
+    pub threads_min: usize = 4,
     /// The most threads that serve requests which wait. Each fsync that waits occupies one: with more of them, more share a
     /// commit.
-    pub threads_max: usize,
+    pub threads_max: usize = 40,
     /// How long a shutdown by signal waits for open files to be closed before it cuts the
     /// connection.
-    pub shutdown_grace: Duration,
+    pub shutdown_grace: Duration = Duration::from_secs(5),
     /// Where the volume begins in its image: statistics report it, for programs that look at the image from outside.
-    pub image_offset: u64,
+    pub image_offset: u64 = 0,
     /// Where messages go.
-    pub log: Log,
+    pub log: Log = Log::stderr(),
     /// Mounts, unmounts and opens files for this process, which is confined.
-    pub keeper: Option<Arc<Keeper>>,
+    pub keeper: Option<Arc<Keeper>> = None,
 }
-
-impl Default for FuseOptions {
-    fn default() -> Self {
-        let hour = Duration::from_secs(3600);
-        FuseOptions {
-            fsname: "blockwright".to_owned(),
-            read_only: false,
-            visibility: Visibility::Owner,
-            permissions: PermissionChecks::Kernel,
-            allow_suid: false,
-            allow_dev: false,
-            allow_exec: true,
-            no_atime: false,
-            uid: None,
-            gid: None,
-            max_read: None,
-            max_write: 256 << 10,
-            max_background: 256,
-            xattrs: true,
-            writeback_cache: true,
-            direct_io: false,
-            entry_timeout: hour,
-            attr_timeout: hour,
-            negative_timeout: hour,
-            read_ahead_kib: 2048,
-            transport: TransportChoice::Auto,
-            cpu_latency: CpuLatency::Auto,
-            #[cfg(feature = "comparison")]
-            direct_ring: DirectRing::On,
-            threads_min: 4,
-            threads_max: 40,
-            shutdown_grace: Duration::from_secs(5),
-            image_offset: 0,
-            log: Log::stderr(),
-            keeper: None,
-        }
-    }
 }
 
 /// The kernel's page size as FUSE counts `max_pages`.

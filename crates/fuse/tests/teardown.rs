@@ -32,6 +32,7 @@ fn a_role() {
         "keeper" => blockwright_fuse::keep(&dir, &FuseOptions::default(), |_| {}).expect("keeps"),
         "locker" => lock_a_page(&dir),
         "cycles" => cycles(&dir, &extra),
+        "users" => each_killed_while_it_waits(Some(NOBODY)),
         // Killed when not needed any more; ends by itself in any case.
         "hog" => {
             let end = Instant::now() + Duration::from_secs(60);
@@ -234,28 +235,76 @@ fn lock_a_page(dir: &Path) {
     say(&format!("failed: read {read}, written {written}"));
 }
 
-/// SIGKILL does not end a thread of the server that waits for a page, and while it waits the connection lives on.
+/// SIGKILL does not end a thread of the server that waits for a page, and while it waits the connection lives on. `detach`: the mount is taken
+/// out of the tree at once.
+fn killed_while_it_waits(user: Option<u32>, transport: &str, detach: bool) {
+    let mut scene = Scene::of_user(user);
+    let extra = format!("{transport} 1000 kept");
+    assert_eq!(scene.serve(&extra).as_deref(), Ok(transport));
+    scene.start("locker", "");
+    assert!(scene.actors[1].hears(&["works"], SOON).is_some());
+    std::thread::sleep(Duration::from_millis(1500));
+    scene.actors[0].signal(Signal::KILL);
+    if detach {
+        scene.detach();
+    }
+    let case = format!("{transport}, detached: {detach}");
+    let (server, others) = scene.actors.split_first_mut().unwrap();
+    assert_eq!(server.ends_well(SOON), Some(false), "{case}: lives on");
+    let said = others[0].hears(&["failed"], SOON);
+    let expected = "failed: read false, written false";
+    assert_eq!(said.as_deref(), Some(expected), "{case}");
+    assert_eq!(others[0].ends_well(SOON), Some(true), "{case}");
+}
+
+/// All of it at once: each case waits for seconds.
+fn each_killed_while_it_waits(user: Option<u32>) {
+    std::thread::scope(|scope| {
+        for transport in TRANSPORTS {
+            for detach in [false, true] {
+                scope.spawn(move || killed_while_it_waits(user, transport, detach));
+            }
+        }
+    });
+}
+
 #[test]
 fn a_killed_server_that_waits_for_a_page_is_ended_by_its_keeper() {
     if !can_mount() {
         return;
     }
     let Some(_on) = Switch::set(true) else { return };
-    for transport in TRANSPORTS {
-        let mut scene = Scene::new();
-        let extra = format!("{transport} 1000 kept");
-        assert_eq!(scene.serve(&extra).as_deref(), Ok(transport));
-        scene.start("locker", "");
-        assert!(scene.actors[1].hears(&["works"], SOON).is_some());
-        std::thread::sleep(Duration::from_millis(1500));
-        let (server, others) = scene.actors.split_first_mut().unwrap();
-        server.signal(Signal::KILL);
-        assert_eq!(server.ends_well(SOON), Some(false), "{transport}: lives on");
-        let said = others[0].hears(&["failed"], SOON);
-        let expected = "failed: read false, written false";
-        assert_eq!(said.as_deref(), Some(expected), "{transport}");
-        assert_eq!(others[0].ends_well(SOON), Some(true), "{transport}");
+    each_killed_while_it_waits(None);
+}
+
+/// A user whom every system has: the helper asks for the name.
+const NOBODY: u32 = 65534;
+/// A mount namespace in which every user may open the FUSE device, reach this program, and has the control file system.
+const OF_USERS: &str = r#"
+    mount -t tmpfs none "$1"
+    chmod 755 "$1"
+    mknod -m 666 "$1/fuse" c 10 229
+    mount --bind "$1/fuse" /dev/fuse
+    mountpoint -q /sys/fs/fuse/connections || mount -t fusectl none /sys/fs/fuse/connections
+    touch "$1/program"
+    mount --bind "$2" "$1/program"
+    exec "$1/program" --exact a_role --nocapture
+"#;
+
+#[test]
+fn the_keeper_of_a_user_ends_a_detached_mount_too() {
+    if !can_mount() || !blockwright_oracles::have(&["unshare", "fusermount3"]) {
+        return;
     }
+    let Some(_on) = Switch::set(true) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "sh", "-ec", OF_USERS, "sh"]);
+    command
+        .arg(dir.path())
+        .arg(std::env::current_exe().unwrap());
+    support::scene::with_role(&mut command, dir.path(), "users", "");
+    assert!(command.status().unwrap().success());
 }
 
 #[test]

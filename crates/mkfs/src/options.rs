@@ -10,6 +10,12 @@ pub enum Before {
     Zeroes,
 }
 
+/// Seconds since 1970, by this host's clock.
+pub(crate) fn seconds_now() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |d| d.as_secs())
+}
+
 /// The room of a volume in addition to its contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeGoal {

@@ -8,38 +8,17 @@
 //!
 //! Reference: kernel documentation, "LZO stream format as understood by Linux's LZO decompressor".
 
+crate::with_messages! {
 /// The reason why a stream is invalid.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // the messages say it
 pub enum LzoError {
-    /// It ends inside an instruction, or without its end mark.
-    #[error("the stream ends early")]
-    Short,
-    /// It holds more than there is room for.
-    #[error("the stream holds more than {max} bytes")]
-    Long {
-        /// The room.
-        max: usize,
-    },
-    /// A copy begins before the first byte.
-    #[error("a copy from {distance} bytes back, at byte {at}")]
-    Distance {
-        /// How far back.
-        distance: usize,
-        /// How many bytes there are.
-        at: usize,
-    },
-    /// A version that is not known.
-    #[error("stream version {found} is not known")]
-    Version {
-        /// The version.
-        found: u8,
-    },
-    /// Bytes follow the end mark.
-    #[error("{left} bytes behind the end mark")]
-    Behind {
-        /// How many.
-        left: usize,
-    },
+    Short = "the stream ends early",
+    Long { max: usize } = "the stream holds more than {max} bytes",
+    Distance { distance: usize, at: usize } = "a copy from {distance} bytes back, at byte {at}",
+    Version { found: u8 } = "stream version {found} is not known",
+    Behind { left: usize } = "{left} bytes behind the end mark",
+}
 }
 
 /// What an instruction took from the stream, as far as the next one cares.

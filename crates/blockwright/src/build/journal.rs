@@ -2,6 +2,7 @@
 
 use super::output::{building_mode, removed_on_failure};
 use super::progress::{BuildProgress, ProgressFn, unheard};
+use crate::setters::setters;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{HostDevice, SharedDevice};
 use blockwright_disk::container::{self, detect_file};
@@ -131,51 +132,21 @@ impl JournalBuilder {
         Self::default()
     }
 
-    /// Its size in bytes.
-    #[must_use]
-    pub fn size(mut self, bytes: u64) -> Self {
-        self.options.bytes = Some(bytes);
-        self
-    }
-
-    /// Bytes per block, which are those of its volume: 1024 to 65536. Without it 4096, or 1024 below 4 MiB.
-    #[must_use]
-    pub fn block_size(mut self, bytes: u32) -> Self {
-        self.options.block_bytes = Some(bytes);
-        self
-    }
-
-    /// Label, at most 16 bytes.
-    #[must_use]
-    pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
-        self.options.label = label.as_ref().to_vec();
-        self
-    }
-
-    /// UUID; random when not given.
-    #[must_use]
-    pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
-        self.options.uuid = Some(uuid);
-        self
-    }
-
-    /// When it is made, in seconds since 1970.
-    #[must_use]
-    pub fn time(mut self, secs: u64) -> Self {
-        self.options.now = secs;
-        self
-    }
-
-    /// Tells how far it is, and stops when the function breaks: [`BuildProgress::Planned`] before anything is written, then [`BuildProgress::Copied`] while the
-    /// log is wiped. The call fails with `Interrupted` then: a new image is removed, and from `Copied` on one that was there is no journal any more. It keeps
-    /// its length.
-    #[must_use]
-    pub fn watch(
-        mut self,
-        tell: impl Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync + 'static,
-    ) -> Self {
-        self.progress = Arc::new(Box::new(tell));
-        self
+    setters! {
+        /// Its size in bytes.
+        size(bytes: u64) { options.bytes = Some(bytes); }
+        /// Bytes per block, which are those of its volume: 1024 to 65536. Without it 4096, or 1024 below 4 MiB.
+        block_size(bytes: u32) { options.block_bytes = Some(bytes); }
+        /// Label, at most 16 bytes.
+        label(label: impl AsRef<[u8]>) { options.label = label.as_ref().to_vec(); }
+        /// UUID; random when not given.
+        uuid(uuid: [u8; 16]) { options.uuid = Some(uuid); }
+        /// When it is made, in seconds since 1970.
+        time(secs: u64) { options.now = secs; }
+        /// Tells how far it is, and stops when the function breaks: [`BuildProgress::Planned`] before anything is written, then [`BuildProgress::Copied`] while the
+        /// log is wiped. The call fails with `Interrupted` then: a new image is removed, and from `Copied` on one that was there is no journal any more. It keeps
+        /// its length.
+        watch(tell: impl Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync + 'static) { progress = Arc::new(Box::new(tell)); }
     }
 
     /// Makes the journal on a device.

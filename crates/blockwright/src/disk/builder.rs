@@ -11,6 +11,7 @@ use crate::build::output::{building_mode, folder, removed_on_failure};
 use crate::build::part::{Place, derived};
 use crate::build::progress::{ProgressFn, Tell, stopped, unheard};
 use crate::build::{BuildProgress, BuildReport};
+use crate::setters::setters;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, HostDevice, OffsetDevice, SharedDevice};
 use blockwright_disk::container::Format;
@@ -107,27 +108,15 @@ impl DiskBuilder {
         self
     }
 
-    /// Bytes of the disk; without it, as large as the partitions need.
-    #[must_use]
-    pub fn size(mut self, bytes: u64) -> Self {
-        self.size = Some(bytes);
-        self
-    }
-
-    /// Makes the disk depend on its sources and options alone, as
-    /// [`VolumeBuilder::source_date_epoch`](crate::VolumeBuilder::source_date_epoch) does for a volume: ids of the disk and of partitions follow from
-    /// what they hold.
-    #[must_use]
-    pub fn source_date_epoch(mut self, secs: u64) -> Self {
-        self.epoch = Some(secs);
-        self
-    }
-
-    /// The processor that a partition with the name `root` is for; this machine's when not given.
-    #[must_use]
-    pub fn architecture(mut self, architecture: Architecture) -> Self {
-        self.architecture = Some(architecture);
-        self
+    setters! {
+        /// Bytes of the disk; without it, as large as the partitions need.
+        size(bytes: u64) { size = Some(bytes); }
+        /// Makes the disk depend on its sources and options alone, as
+        /// [`VolumeBuilder::source_date_epoch`](crate::VolumeBuilder::source_date_epoch) does for a volume: ids of the disk and of partitions follow from
+        /// what they hold.
+        source_date_epoch(secs: u64) { epoch = Some(secs); }
+        /// The processor that a partition with the name `root` is for; this machine's when not given.
+        architecture(architecture: Architecture) { architecture = Some(architecture); }
     }
 
     /// Whom to tell how far it is, in place of the functions that the builders of its volumes were given.
@@ -139,17 +128,12 @@ impl DiskBuilder {
         })
     }
 
-    /// As [`DiskBuilder::progress`], and the making of the disk stops when the function breaks. It then fails with `Interrupted`, and the new file is removed.
-    ///
-    /// [`BuildProgress::Finishing`] is told at the end of each volume, and then for each piece that is copied into the container; it can stop the disk as
-    /// well. The function is not asked again after it broke.
-    #[must_use]
-    pub fn watch(
-        mut self,
-        tell: impl Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync + 'static,
-    ) -> Self {
-        self.progress = Box::new(tell);
-        self
+    setters! {
+        /// As [`DiskBuilder::progress`], and the making of the disk stops when the function breaks. It then fails with `Interrupted`, and the new file is removed.
+        ///
+        /// [`BuildProgress::Finishing`] is told at the end of each volume, and then for each piece that is copied into the container; it can stop the disk as
+        /// well. The function is not asked again after it broke.
+        watch(tell: impl Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync + 'static) { progress = Box::new(tell); }
     }
 
     /// Makes the disk in a new file.

@@ -1,4 +1,6 @@
 //! What all parts of a check share: the volume, the log of issues, and the state of a round.
+//!
+//! The check is one thread, and its parts run one after another. A part sets fields for those behind it; `run_round` has their order.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,6 +10,7 @@ use blockwright_ondisk::ext4::{
 };
 
 use super::issue::IssueKind;
+use super::mapping::{Collect, Walk};
 use super::state::Scan;
 use super::store::Store;
 use super::{CheckError, CheckOptions, Phase, Progress};
@@ -23,6 +26,7 @@ pub(super) struct Checker {
     pub geo: Arc<Geometry>,
     /// The superblock, as repaired so far.
     pub sb: RawSuperblock,
+    /// It differs from the stored one, and is written at the end of the round.
     pub sb_changed: bool,
     /// The superblock's copies must follow.
     pub sb_copies: bool,
@@ -32,7 +36,9 @@ pub(super) struct Checker {
     pub progress: Option<super::ProgressFn>,
     /// Seconds since 1970.
     pub now: u64,
+    /// Transactions of the journal that were replayed.
     pub replayed: u64,
+    /// The journal was changed on the device: it was replayed, or its head was. An interrupted check says so.
     pub wrote_journal: bool,
     /// Blocks of the volume by the superblock in the log, if they are more: it grew while it was mounted.
     pub grown_blocks: Option<u64>,
@@ -170,6 +176,20 @@ impl Checker {
     pub fn touch_superblock(&mut self) {
         self.changes += 1;
         self.sb_changed = true;
+    }
+
+    /// What an inode maps: its pieces, and the blocks of its tree.
+    pub fn mapping_of(&self, ino: Ino, inode: &Inode) -> Result<Collect, CheckError> {
+        let mut map = Collect::default();
+        let (store, geo) = (&self.store, &*self.geo);
+        Walk {
+            store,
+            geo,
+            ino,
+            inode,
+        }
+        .run(&mut map)?;
+        Ok(map)
     }
 
     /// Block and byte offset of an inode; `None` for a number that is none.

@@ -209,14 +209,7 @@ impl Checker {
 
     /// The device blocks of a directory, in order; at most what a directory of 2 GiB has.
     pub fn blocks_of(&self, dir: Ino, inode: &Inode) -> Result<Vec<BlockNo>, CheckError> {
-        let mut map = super::mapping::Collect::default();
-        let walk = super::mapping::Walk {
-            store: &self.store,
-            geo: &self.geo,
-            ino: dir,
-            inode,
-        };
-        walk.run(&mut map)?;
+        let map = self.mapping_of(dir, inode)?;
         Ok(map
             .pieces
             .iter()

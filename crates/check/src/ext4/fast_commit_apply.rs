@@ -26,7 +26,7 @@ use super::context::Checker;
 use super::dir_rebuild::Name;
 use super::fast_commit::{FastCommits, NameChange, Operation, READ_AT_ONCE, Reread};
 use super::issue::IssueKind;
-use super::mapping::{Collect, MapSink, Piece, Walk};
+use super::mapping::{Collect, MapSink, Piece};
 
 /// Offsets in an inode: where the mapping begins, and the generation behind it.
 const MAPPING: usize = 0x28;
@@ -304,14 +304,7 @@ impl Checker {
         };
         file.generation = Some(inode.generation.to_le_bytes());
         if inode.maps_blocks(&self.geo) {
-            let mut map = Collect::default();
-            let walk = Walk {
-                store: &self.store,
-                geo: &self.geo,
-                ino,
-                inode: &inode,
-            };
-            walk.run(&mut map)?;
+            let map = self.mapping_of(ino, &inode)?;
             file.tree = map.tree.into_iter().collect();
             file.before = map.pieces;
         }

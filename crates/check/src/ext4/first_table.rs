@@ -24,7 +24,6 @@ use super::CheckError;
 use super::context::{Checker, decode_lenient};
 use super::groups::slot;
 use super::issue::{IssueKind, Metadata};
-use super::mapping::{Collect, Walk};
 
 /// Inodes at the start of a table that are looked at.
 const INODES_SEEN: u32 = 64;
@@ -84,14 +83,7 @@ impl Checker {
             let own = inode.block[..4] == two;
             return Ok(own.then(|| names(&inode.block[4..BLOCK_AREA])));
         }
-        let mut map = Collect::default();
-        let walk = Walk {
-            store: &self.store,
-            geo,
-            ino: Ino::ROOT,
-            inode,
-        };
-        walk.run(&mut map)?;
+        let map = self.mapping_of(Ino::ROOT, inode)?;
         let Some(first) = map.pieces.first().filter(|p| p.logical == 0) else {
             return Ok(None);
         };

@@ -12,7 +12,6 @@ use blockwright_ondisk::ext4::{
 use super::CheckError;
 use super::context::{Checker, RawEdit};
 use super::issue::IssueKind;
-use super::mapping::{Collect, Walk};
 use super::state::Mapped;
 use super::state::Values;
 
@@ -559,14 +558,7 @@ impl Checker {
         if size == 0 || size >= u64::from(geo.block_size) {
             return Ok(Some("target length"));
         }
-        let mut map = Collect::default();
-        let walk = Walk {
-            store: &self.store,
-            geo,
-            ino: fields.ino,
-            inode: &fields.inode,
-        };
-        walk.run(&mut map)?;
+        let map = self.mapping_of(fields.ino, &fields.inode)?;
         let Some(piece) = map.pieces.first() else {
             return Ok(Some("no block for its target"));
         };

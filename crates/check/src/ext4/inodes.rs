@@ -303,14 +303,7 @@ impl Checker {
             return Ok(self.holds_inline_directory(inode));
         }
         let first = if inode.flags.contains(InodeFlags::EXTENTS) {
-            let mut map = super::mapping::Collect::default();
-            let walk = Walk {
-                store: &self.store,
-                geo: &self.geo,
-                ino,
-                inode,
-            };
-            walk.run(&mut map)?;
+            let map = self.mapping_of(ino, inode)?;
             map.pieces.first().map(|p| p.physical)
         } else {
             let word = |n: usize| u32::from(inode.block[n]) << (8 * n);

@@ -273,14 +273,7 @@ impl Checker {
         if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
             return Ok(false);
         }
-        let mut map = Collect::default();
-        let walk = Walk {
-            store: &self.store,
-            geo: &self.geo,
-            ino,
-            inode,
-        };
-        walk.run(&mut map)?;
+        let map = self.mapping_of(ino, inode)?;
         let whole = is_whole(&map.pieces) && !overlaps(&map.pieces);
         let next = map.pieces.last().map_or(0, Piece::end);
         let Some(first) = map.pieces.first().filter(|_| whole) else {

@@ -14,7 +14,7 @@ use super::CheckError;
 use super::context::Checker;
 use super::inode_fields::max_file_size;
 use super::mapping::DIRECT;
-use super::mapping::{Collect, Piece, Walk};
+use super::mapping::{Collect, Piece};
 
 impl Checker {
     /// Repairs all mappings found to need it. A round that did so ends: everything behind it
@@ -51,14 +51,7 @@ impl Checker {
         if !inode.maps_blocks(&geo) {
             return Ok(());
         }
-        let mut map = Collect::default();
-        let walk = Walk {
-            store: &self.store,
-            geo: &geo,
-            ino,
-            inode: &inode,
-        };
-        walk.run(&mut map)?;
+        let map = self.mapping_of(ino, &inode)?;
         let mut pieces = map.pieces;
         if inode.kind() == Some(FileKind::Directory) {
             pieces.iter_mut().for_each(|p| p.unwritten = false);

@@ -81,31 +81,21 @@ const ROUNDS_MAX: usize = 16;
 /// nothing else. Each finds at least a group's.
 const RESTARTS_MAX: usize = 64;
 
+blockwright_device::with_defaults! {
 /// What to check and what may be changed.
 #[derive(Clone)]
 pub struct CheckOptions {
     /// What may be changed.
-    pub mode: Mode,
+    pub mode: Mode = Mode::ReadOnly,
     /// Use the superblock in this block instead of the primary one.
-    pub superblock: Option<u64>,
+    pub superblock: Option<u64> = None,
     /// Keep at most this many issues; the rest is counted.
-    pub max_issues: usize,
+    pub max_issues: usize = 10_000,
     /// The device that the journal is on, when it is not on the volume.
-    pub journal: Option<SharedDevice>,
+    pub journal: Option<SharedDevice> = None,
     /// Called with the progress; stops the check when it breaks.
-    pub progress: Option<ProgressFn>,
+    pub progress: Option<ProgressFn> = None,
 }
-
-impl Default for CheckOptions {
-    fn default() -> Self {
-        Self {
-            mode: Mode::ReadOnly,
-            superblock: None,
-            max_issues: 10_000,
-            journal: None,
-            progress: None,
-        }
-    }
 }
 
 impl fmt::Debug for CheckOptions {

@@ -81,14 +81,7 @@ impl Checker {
         if inode.kind() != Some(FileKind::Regular) {
             return Ok(Some(false));
         }
-        let mut map = Collect::default();
-        let walk = Walk {
-            store: &self.store,
-            geo: &geo,
-            ino,
-            inode: &inode,
-        };
-        walk.run(&mut map)?;
+        let map = self.mapping_of(ino, &inode)?;
         let Some(first) = map.pieces.first().filter(|p| p.logical == 0) else {
             return Ok(Some(false));
         };

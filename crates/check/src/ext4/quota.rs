@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::CheckError;
 use super::context::Checker;
 use super::issue::IssueKind;
-use super::mapping::{Collect, Walk};
+use super::mapping::Collect;
 use super::state::Usage;
 
 const KINDS: [(&str, u32); 3] = [
@@ -267,14 +267,7 @@ impl Checker {
             file.problem = Some("there is no such file");
             return Ok(file);
         };
-        let mut map = Collect::default();
-        let walk = Walk {
-            store: &self.store,
-            geo: &self.geo,
-            ino,
-            inode: &inode,
-        };
-        walk.run(&mut map)?;
+        let map = self.mapping_of(ino, &inode)?;
         for piece in &map.pieces {
             for n in 0..u64::from(piece.len) {
                 if file.blocks.len() < BLOCKS_MAX {

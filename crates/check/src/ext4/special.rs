@@ -10,7 +10,6 @@ use super::CheckError;
 use super::context::{Checker, RawEdit};
 use super::inode_fields::Fields;
 use super::issue::IssueKind;
-use super::mapping::{Collect, Walk};
 
 /// Most blocks that a list of bad blocks has extents of.
 const BAD_EXTENTS_MAX: u64 = 1 << 16;
@@ -327,14 +326,7 @@ impl Checker {
         if !magic {
             return Ok(());
         }
-        let mut map = Collect::default();
-        let walk = Walk {
-            store: &self.store,
-            geo: &self.geo,
-            ino,
-            inode,
-        };
-        walk.run(&mut map)?;
+        let map = self.mapping_of(ino, inode)?;
         let words = |block: u64| (block as u32).to_le_bytes();
         let count: u64 = map.pieces.iter().map(|p| u64::from(p.len)).sum();
         if count <= BAD_EXTENTS_MAX {

@@ -1,343 +1,151 @@
 //! Everything that can be wrong with a volume: one variant per check.
 //!
-//! Messages name structure, node and block. Where a structure's own parser says what is wrong with
-//! it, the variant carries that error.
+//! A row is the variant, how bad it is, what becomes of it (`log`), and the message. Messages name structure, node and block. Where a structure's own parser
+//! says what is wrong with it, the variant carries that error.
 
-use blockwright_ondisk::f2fs::{BlockAddr, FormatError, Ino, Log, Nid, SegNo};
-use thiserror::Error;
-
+use crate::log::PREEN;
 use crate::report::Severity;
+use blockwright_ondisk::f2fs::{BlockAddr, FormatError, Ino, Log, Nid, SegNo};
 
 /// Of a segment's blocks, in [`IssueKind::SegmentType`].
 pub(super) const NODES_AND_DATA: &str = "nodes and data";
 
+crate::log::issues! {
 /// An issue of an f2fs volume.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Error)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)] // the messages say it; fields are what was found and what was expected
 #[non_exhaustive]
 pub enum IssueKind {
     // Superblocks and checkpoints.
-    #[error("superblock copy {copy}: unusable ({error})")]
-    SuperblockBad { copy: u8, error: FormatErrorBox },
-    #[error("superblock: its two copies differ")]
-    SuperblockCopies,
-    #[error(
-        "superblock: directories may be case-insensitive, but no encoding of names is given; Linux does not mount the volume"
-    )]
-    EncodingMissing,
-    #[error(
-        "superblock: the name encoding {encoding} is not known; names of case-insensitive directories are not compared with their hashes, and Linux does not mount the volume"
-    )]
-    EncodingUnknown { encoding: u16 },
-    #[error("checkpoint pack {pack}: unusable ({error})")]
-    CheckpointBad { pack: u8, error: FormatErrorBox },
-    #[error("checkpoint pack {pack}: written whole, but impossible ({error})")]
-    CheckpointField { pack: u8, error: FormatErrorBox },
-    #[error(
-        "checkpoint pack {pack}: the newest, written whole, but impossible ({error}); the other one lacks what was synced since"
-    )]
-    CheckpointImpossible { pack: u8, error: FormatErrorBox },
-    #[error("checkpoint: {error}")]
-    PackLayout { error: FormatErrorBox },
-    #[error("checkpoint: summaries of the {log} log are of the wrong kind")]
-    PackSummary { log: Log },
-    #[error("checkpoint: the volume was marked as damaged ({flags})")]
-    MarkedErroneous { flags: &'static str },
-    #[error(
-        "checkpoint: what the quota files count is out of date; a repair or the next mount counts anew"
-    )]
-    QuotaUncounted,
-    #[error("checkpoint: checkpoints are disabled")]
-    CheckpointDisabled,
-    #[error(
-        "checkpoint: {files} files written by fsync wait to be recovered ({nodes} nodes); a mount recovers them, or says why it does not"
-    )]
-    RecoveryPending { nodes: u64, files: u64 },
-    #[error(
-        "the node in block {block}, of the files that wait to be recovered: {what}; a mount recovers none of them and writes nothing \
-         (`blockwright check -y --discard-fsynced` gives them up)"
-    )]
-    RecoveryRefused {
-        block: BlockAddr,
-        what: &'static str,
-    },
-    #[error(
-        "checkpoint: {files} files written by fsync waited to be recovered ({nodes} nodes); they are as the checkpoint has them"
-    )]
-    RecoveryDiscarded { nodes: u64, files: u64 },
-    #[error("inode {ino}, {name:?}: written by fsync since the checkpoint")]
-    RecoveryFile { ino: Ino, name: String },
-    #[error("{what} journal: {found} entries, at most {max} are possible")]
-    JournalCount {
-        what: &'static str,
-        found: u16,
-        max: usize,
-    },
-    #[error("{what} journal, entry {index}: {error}")]
-    JournalEntry {
-        what: &'static str,
-        index: usize,
-        error: FormatErrorBox,
-    },
-    #[error("orphan block {block}: {error}")]
-    OrphanBlock {
-        block: BlockAddr,
-        error: FormatErrorBox,
-    },
-    #[error("orphan list: there is no inode {ino}")]
-    OrphanMissing { ino: Ino },
-    #[error("inode {ino} has no name any more and waits to be deleted")]
-    OrphanPending { ino: Ino },
-    #[error("NAT bits: {error}")]
-    NatBits { error: FormatErrorBox },
-    #[error("NAT bits: wrong about block {index} of the NAT ({used} nodes)")]
-    NatBitsWrong { index: u32, used: u32 },
-    #[error("checkpoint: {log} log in segment {segment}, which is of the {found} log")]
-    LogSegmentType {
-        log: Log,
-        segment: SegNo,
-        found: Log,
-    },
-    #[error(
-        "checkpoint: {log} log would go on over block {offset} of segment {segment}, which is in use"
-    )]
-    LogOffset {
-        log: Log,
-        segment: SegNo,
-        offset: u16,
-    },
-    #[error("checkpoint: {log} log allocates in an unknown way ({found})")]
-    LogAllocation { log: Log, found: u8 },
-    #[error("checkpoint: {found} blocks in use, counted {counted}")]
-    ValidBlocks { found: u64, counted: u64 },
-    #[error("checkpoint: {found} nodes, counted {counted}")]
-    ValidNodes { found: u32, counted: u64 },
-    #[error("checkpoint: {found} inodes, counted {counted}")]
-    ValidInodes { found: u32, counted: u64 },
-    #[error("checkpoint: {found} free segments, counted {counted}")]
-    FreeSegments { found: u32, counted: u32 },
+    SuperblockBad { copy: u8, error: FormatErrorBox } [Minor PREEN] "superblock copy {copy}: unusable ({error})",
+    SuperblockCopies [Minor PREEN] "superblock: its two copies differ",
+    EncodingMissing [Damage] "superblock: directories may be case-insensitive, but no encoding of names is given; Linux does not mount the volume",
+    EncodingUnknown { encoding: u16 } [Note PREEN NEVER]
+        "superblock: the name encoding {encoding} is not known; names of case-insensitive directories are not compared with their hashes, and Linux \
+         does not mount the volume",
+    // Of two packs one is always old; a crash tears the one that is being written.
+    CheckpointBad { pack: u8, error: FormatErrorBox } [Note PREEN] "checkpoint pack {pack}: unusable ({error})",
+    CheckpointField { pack: u8, error: FormatErrorBox } [Damage] "checkpoint pack {pack}: written whole, but impossible ({error})",
+    CheckpointImpossible { pack: u8, error: FormatErrorBox } [Damage]
+        "checkpoint pack {pack}: the newest, written whole, but impossible ({error}); the other one lacks what was synced since",
+    PackLayout { error: FormatErrorBox } [Damage] "checkpoint: {error}",
+    PackSummary { log: Log } [Damage] "checkpoint: summaries of the {log} log are of the wrong kind",
+    MarkedErroneous { flags: &'static str } [Note PREEN] "checkpoint: the volume was marked as damaged ({flags})",
+    QuotaUncounted [Note PREEN NEVER] "checkpoint: what the quota files count is out of date; a repair or the next mount counts anew",
+    CheckpointDisabled [Note PREEN NEVER] "checkpoint: checkpoints are disabled",
+    RecoveryPending { nodes: u64, files: u64 } [Note PREEN NEVER]
+        "checkpoint: {files} files written by fsync wait to be recovered ({nodes} nodes); a mount recovers them, or says why it does not",
+    RecoveryRefused { block: BlockAddr, what: &'static str } [Damage]
+        "the node in block {block}, of the files that wait to be recovered: {what}; a mount recovers none of them and writes nothing (`blockwright \
+         check -y --discard-fsynced` gives them up)",
+    RecoveryDiscarded { nodes: u64, files: u64 } [Damage]
+        "checkpoint: {files} files written by fsync waited to be recovered ({nodes} nodes); they are as the checkpoint has them",
+    RecoveryFile { ino: Ino, name: String } [Note PREEN NEVER] "inode {ino}, {name:?}: written by fsync since the checkpoint",
+    JournalCount { what: &'static str, found: u16, max: usize } [Damage] "{what} journal: {found} entries, at most {max} are possible",
+    JournalEntry { what: &'static str, index: usize, error: FormatErrorBox } [Damage] "{what} journal, entry {index}: {error}",
+    OrphanBlock { block: BlockAddr, error: FormatErrorBox } [Damage] "orphan block {block}: {error}",
+    OrphanMissing { ino: Ino } [Minor PREEN] "orphan list: there is no inode {ino}",
+    OrphanPending { ino: Ino } [Note PREEN NEVER] "inode {ino} has no name any more and waits to be deleted",
+    // Only a checkpoint of an unmount brings new ones; others' are ignored.
+    NatBits { error: FormatErrorBox } [Note PREEN] "NAT bits: {error}",
+    NatBitsWrong { index: u32, used: u32 } [Minor PREEN] "NAT bits: wrong about block {index} of the NAT ({used} nodes)",
+    LogSegmentType { log: Log, segment: SegNo, found: Log } [Damage PREEN] "checkpoint: {log} log in segment {segment}, which is of the {found} log",
+    LogOffset { log: Log, segment: SegNo, offset: u16 } [Damage PREEN]
+        "checkpoint: {log} log would go on over block {offset} of segment {segment}, which is in use",
+    LogAllocation { log: Log, found: u8 } [Minor PREEN] "checkpoint: {log} log allocates in an unknown way ({found})",
+    ValidBlocks { found: u64, counted: u64 } [Minor PREEN] "checkpoint: {found} blocks in use, counted {counted}",
+    ValidNodes { found: u32, counted: u64 } [Minor PREEN] "checkpoint: {found} nodes, counted {counted}",
+    ValidInodes { found: u32, counted: u64 } [Minor PREEN] "checkpoint: {found} inodes, counted {counted}",
+    FreeSegments { found: u32, counted: u32 } [Minor PREEN] "checkpoint: {found} free segments, counted {counted}",
 
     // Tables.
-    #[error("{error}")]
-    NatEntry { error: FormatErrorBox },
-    #[error("NAT entry {nid}, which is no node's: block {found}, expected {expected}")]
-    NatReserved {
-        nid: Nid,
-        found: BlockAddr,
-        expected: BlockAddr,
-    },
-    #[error("{error}")]
-    SitEntry { error: FormatErrorBox },
-    #[error(
-        "SIT entry {segment}: {missing} blocks in use are not marked, {extra} are marked that are not; the first is block {first}"
-    )]
-    SitBitmap {
-        segment: SegNo,
-        first: BlockAddr,
-        missing: u16,
-        extra: u16,
-    },
-    #[error("SIT entry {segment}: of the {found} log, but its blocks are {what}")]
-    SegmentType {
-        segment: SegNo,
-        found: Log,
-        what: &'static str,
-    },
-    #[error("summaries of segment {segment}: of the wrong kind")]
-    SummaryKind { segment: SegNo },
-    #[error("summaries of segment {segment}: wrong in {count} places, the first is block {first}")]
-    SummaryEntries {
-        segment: SegNo,
-        first: BlockAddr,
-        count: u16,
-    },
+    NatEntry { error: FormatErrorBox } [Damage] "{error}",
+    NatReserved { nid: Nid, found: BlockAddr, expected: BlockAddr } [Minor PREEN] "NAT entry {nid}, which is no node's: block {found}, expected {expected}",
+    SitEntry { error: FormatErrorBox } [Damage] "{error}",
+    SitBitmap { segment: SegNo, first: BlockAddr, missing: u16, extra: u16 } [Minor PREEN]
+        "SIT entry {segment}: {missing} blocks in use are not marked, {extra} are marked that are not; the first is block {first}",
+    SegmentType { segment: SegNo, found: Log, what: &'static str } [Damage] "SIT entry {segment}: of the {found} log, but its blocks are {what}",
+    SummaryKind { segment: SegNo } [Minor PREEN] "summaries of segment {segment}: of the wrong kind",
+    SummaryEntries { segment: SegNo, first: BlockAddr, count: u16 } [Minor PREEN]
+        "summaries of segment {segment}: wrong in {count} places, the first is block {first}",
 
     // Nodes and addresses.
-    #[error("node {nid}: {error}")]
-    NodeFooter { nid: Nid, error: FormatErrorBox },
-    #[error("node {nid} of inode {ino}: at offset {found} of the tree, expected {expected}")]
-    NodeOffset {
-        nid: Nid,
-        ino: Ino,
-        found: u32,
-        expected: u32,
-    },
-    #[error("node {nid} of inode {ino}: the next node's block {next} is outside of the main area")]
-    NodeNext { nid: Nid, ino: Ino, next: BlockAddr },
-    #[error("inode {ino}: its node {nid} does not exist")]
-    NodeMissing { ino: Ino, nid: Nid },
-    #[error("inode {ino}: its node {nid} is in use elsewhere")]
-    NodeShared { ino: Ino, nid: Nid },
-    #[error("NAT entry {nid}: of inode {found}, expected {expected}")]
-    NodeOwner { nid: Nid, found: Ino, expected: Ino },
-    #[error("node {nid} of inode {ino} belongs to no file")]
-    NodeUnreachable { nid: Nid, ino: Ino },
-    #[error("inode {ino}: {error}")]
-    DataAddress { ino: Ino, error: FormatErrorBox },
-    #[error("inode {ino}: block {block} (node {nid}, address {position}) is in use elsewhere")]
-    BlockShared {
-        ino: Ino,
-        nid: Nid,
-        position: u16,
-        block: BlockAddr,
-    },
-    #[error(
-        "inode {ino}: block {block} (node {nid}, address {position}) is an unused one of a segment of nodes"
-    )]
-    BlockForeign {
-        ino: Ino,
-        nid: Nid,
-        position: u16,
-        block: BlockAddr,
-    },
-    #[error("inode {ino}: node {nid}, address {position} is marked as compressed, which cannot be")]
-    CompressMark { ino: Ino, nid: Nid, position: u16 },
-    #[error("inode {ino}: the compressed cluster at address {position} of node {nid}: {error}")]
-    CompressCluster {
-        ino: Ino,
-        nid: Nid,
-        position: u16,
-        error: FormatErrorBox,
-    },
-    #[error("inode {ino}: compression saved {found} blocks, counted {counted}")]
-    CompressSaved { ino: Ino, found: u64, counted: u64 },
-    #[error("inode {ino}: {error}: what is compressed cannot be read")]
-    CompressAlgorithm { ino: Ino, error: FormatErrorBox },
-    #[error(
-        "inode {ino}: compressed in clusters of 2^{found} blocks, which cannot be: what is compressed cannot be read"
-    )]
-    CompressClusterSize { ino: Ino, found: u8 },
-    #[error(
-        "inode {ino}: the contents of {count} compressed clusters cannot be unpacked ({error})"
-    )]
-    CompressContents {
-        ino: Ino,
-        count: u64,
-        error: FormatErrorBox,
-    },
-    #[error("the contents of {count} more compressed clusters were not looked at")]
-    CompressUnseen { count: u64 },
+    NodeFooter { nid: Nid, error: FormatErrorBox } [Damage] "node {nid}: {error}",
+    NodeOffset { nid: Nid, ino: Ino, found: u32, expected: u32 } [Damage]
+        "node {nid} of inode {ino}: at offset {found} of the tree, expected {expected}",
+    // Nothing follows it but recovery, which starts at a log's head. A change of size leaves such nodes.
+    NodeNext { nid: Nid, ino: Ino, next: BlockAddr } [Note PREEN] "node {nid} of inode {ino}: the next node's block {next} is outside of the main area",
+    NodeMissing { ino: Ino, nid: Nid } [Damage] "inode {ino}: its node {nid} does not exist",
+    NodeShared { ino: Ino, nid: Nid } [Damage] "inode {ino}: its node {nid} is in use elsewhere",
+    NodeOwner { nid: Nid, found: Ino, expected: Ino } [Damage] "NAT entry {nid}: of inode {found}, expected {expected}",
+    NodeUnreachable { nid: Nid, ino: Ino } [Damage] "node {nid} of inode {ino} belongs to no file",
+    DataAddress { ino: Ino, error: FormatErrorBox } [Damage] "inode {ino}: {error}",
+    BlockShared { ino: Ino, nid: Nid, position: u16, block: BlockAddr } [Damage]
+        "inode {ino}: block {block} (node {nid}, address {position}) is in use elsewhere",
+    BlockForeign { ino: Ino, nid: Nid, position: u16, block: BlockAddr } [Damage]
+        "inode {ino}: block {block} (node {nid}, address {position}) is an unused one of a segment of nodes",
+    CompressMark { ino: Ino, nid: Nid, position: u16 } [Damage]
+        "inode {ino}: node {nid}, address {position} is marked as compressed, which cannot be",
+    CompressCluster { ino: Ino, nid: Nid, position: u16, error: FormatErrorBox } [Damage]
+        "inode {ino}: the compressed cluster at address {position} of node {nid}: {error}",
+    CompressSaved { ino: Ino, found: u64, counted: u64 } [Minor PREEN] "inode {ino}: compression saved {found} blocks, counted {counted}",
+    CompressAlgorithm { ino: Ino, error: FormatErrorBox } [Damage NEVER] "inode {ino}: {error}: what is compressed cannot be read",
+    CompressClusterSize { ino: Ino, found: u8 } [Damage NEVER]
+        "inode {ino}: compressed in clusters of 2^{found} blocks, which cannot be: what is compressed cannot be read",
+    // Contents are the file's own; the structure is sound.
+    CompressContents { ino: Ino, count: u64, error: FormatErrorBox } [Note PREEN NEVER]
+        "inode {ino}: the contents of {count} compressed clusters cannot be unpacked ({error})",
+    CompressUnseen { count: u64 } [Note PREEN NEVER] "the contents of {count} more compressed clusters were not looked at",
 
     // Inodes.
-    #[error("{error}")]
-    InodeChecksum { error: FormatErrorBox },
-    #[error("{error}; the inode is unusable")]
-    InodeUnusable { error: FormatErrorBox },
-    #[error("{error}")]
-    InodeField { error: FormatErrorBox },
-    #[error("inode {ino}: {found} blocks, counted {counted}")]
-    InodeBlocks { ino: Ino, found: u64, counted: u64 },
-    #[error("inode {ino}: {found} links, counted {counted}")]
-    InodeLinks { ino: Ino, found: u32, counted: u64 },
-    #[error(
-        "inode {ino}: {found} bytes of extra attributes, but its checksum is right with {expected}"
-    )]
-    InodeExtraSize { ino: Ino, found: u16, expected: u16 },
-    #[error("inode {ino}: its extent is not what its nodes map")]
-    InodeExtent { ino: Ino },
-    #[error(
-        "inode {ino}: case-insensitive, but no directory, or the volume has no such directories or no encoding of names"
-    )]
-    CasefoldFlag { ino: Ino },
-    #[error("inode {ino}: compressed, but the volume has no such files")]
-    CompressFlag { ino: Ino },
-    #[error(
-        "inode {ino}: to be compressed by algorithm {algorithm}, in clusters of 2^{log} blocks, which cannot be; nothing of it is"
-    )]
-    CompressUnknown { ino: Ino, algorithm: u8, log: u8 },
-    #[error("inode {ino}: cleaning failed {found} times, but it is not pinned")]
-    GcFailures { ino: Ino, found: u16 },
-    #[error("inode {ino}: contents are inline, but the word before them is {found:#x}")]
-    InlineReserved { ino: Ino, found: u32 },
-    #[error("inode {ino}: contents are inline, which no {what} file's are")]
-    InlineFlag { ino: Ino, what: &'static str },
-    #[error("inode {ino}: contents are inline, and said not to be there")]
-    InlineUnsaid { ino: Ino },
-    #[error("inode {ino}: contents are inline, but it has node {nid}")]
-    InlineNode { ino: Ino, nid: Nid },
-    #[error("inode {ino}: symbolic link to nowhere")]
-    SymlinkEmpty { ino: Ino },
-    #[error("inode {ino}: a symbolic link whose target is not there, or begins with a zero byte")]
-    SymlinkTarget { ino: Ino },
-    #[error("inode {ino}: {error}")]
-    Xattr { ino: Ino, error: FormatErrorBox },
-    #[error("inode {ino} has no name")]
-    InodeUnreachable { ino: Ino },
-    #[error("the root directory is unusable")]
-    RootMissing,
-    #[error("{kind} quota inode {ino}: {what}")]
-    QuotaInode {
-        kind: &'static str,
-        ino: Ino,
-        what: &'static str,
-    },
-    #[error("{kind} quota file, inode {ino}: {what}")]
-    QuotaFile {
-        kind: &'static str,
-        ino: Ino,
-        what: String,
-    },
-    #[error(
-        "{kind} quota of {id}: {found_bytes} bytes and {found_inodes} inodes, counted {bytes} and {inodes}"
-    )]
-    QuotaUsage {
-        kind: &'static str,
-        id: u32,
-        found_bytes: u64,
-        found_inodes: u64,
-        bytes: u64,
-        inodes: u64,
-    },
+    InodeChecksum { error: FormatErrorBox } [Damage] "{error}",
+    InodeUnusable { error: FormatErrorBox } [Damage] "{error}; the inode is unusable",
+    InodeField { error: FormatErrorBox } [Damage] "{error}",
+    InodeBlocks { ino: Ino, found: u64, counted: u64 } [Minor PREEN] "inode {ino}: {found} blocks, counted {counted}",
+    InodeLinks { ino: Ino, found: u32, counted: u64 } [Minor PREEN] "inode {ino}: {found} links, counted {counted}",
+    InodeExtraSize { ino: Ino, found: u16, expected: u16 } [Damage]
+        "inode {ino}: {found} bytes of extra attributes, but its checksum is right with {expected}",
+    InodeExtent { ino: Ino } [Damage PREEN] "inode {ino}: its extent is not what its nodes map",
+    CasefoldFlag { ino: Ino } [Damage]
+        "inode {ino}: case-insensitive, but no directory, or the volume has no such directories or no encoding of names",
+    CompressFlag { ino: Ino } [Damage] "inode {ino}: compressed, but the volume has no such files",
+    CompressUnknown { ino: Ino, algorithm: u8, log: u8 } [Damage]
+        "inode {ino}: to be compressed by algorithm {algorithm}, in clusters of 2^{log} blocks, which cannot be; nothing of it is",
+    GcFailures { ino: Ino, found: u16 } [Minor PREEN] "inode {ino}: cleaning failed {found} times, but it is not pinned",
+    InlineReserved { ino: Ino, found: u32 } [Damage] "inode {ino}: contents are inline, but the word before them is {found:#x}",
+    InlineFlag { ino: Ino, what: &'static str } [Damage] "inode {ino}: contents are inline, which no {what} file's are",
+    InlineUnsaid { ino: Ino } [Damage] "inode {ino}: contents are inline, and said not to be there",
+    InlineNode { ino: Ino, nid: Nid } [Damage] "inode {ino}: contents are inline, but it has node {nid}",
+    SymlinkEmpty { ino: Ino } [Damage] "inode {ino}: symbolic link to nowhere",
+    SymlinkTarget { ino: Ino } [Note PREEN NEVER] "inode {ino}: a symbolic link whose target is not there, or begins with a zero byte",
+    Xattr { ino: Ino, error: FormatErrorBox } [Damage] "inode {ino}: {error}",
+    InodeUnreachable { ino: Ino } [Damage] "inode {ino} has no name",
+    RootMissing [Fatal NEVER] "the root directory is unusable",
+    QuotaInode { kind: &'static str, ino: Ino, what: &'static str } [Damage NEVER] "{kind} quota inode {ino}: {what}",
+    QuotaFile { kind: &'static str, ino: Ino, what: String } [Damage] "{kind} quota file, inode {ino}: {what}",
+    QuotaUsage { kind: &'static str, id: u32, found_bytes: u64, found_inodes: u64, bytes: u64, inodes: u64 } [Minor PREEN]
+        "{kind} quota of {id}: {found_bytes} bytes and {found_inodes} inodes, counted {bytes} and {inodes}",
 
     // Directories.
-    #[error("directory {dir}, block {block}: {error}")]
-    DirEntry {
-        dir: Ino,
-        block: u64,
-        error: FormatErrorBox,
-    },
-    #[error("directory {dir}, block {block}: slots of {name:?} are marked free")]
-    DirSlots { dir: Ino, block: u64, name: String },
-    #[error("directory {dir}, {name:?}: hash {found:#010x}, expected {expected:#010x}")]
-    DirHash {
-        dir: Ino,
-        name: String,
-        found: u32,
-        expected: u32,
-    },
-    #[error("directory {dir}, {name:?}: in block {block}, where it is not looked for")]
-    DirPlace { dir: Ino, name: String, block: u64 },
-    #[error("directory {dir}: size {found}, at least {expected} expected")]
-    DirSize { dir: Ino, found: u64, expected: u64 },
-    #[error("directory {dir}: {found} levels, at least {expected} expected")]
-    DirDepth { dir: Ino, found: u32, expected: u32 },
-    #[error(
-        "directory {dir}: its hash tables begin at level {found}, but its names are where level {expected} puts them"
-    )]
-    DirLevel { dir: Ino, found: u8, expected: u8 },
-    #[error("directory {dir}: {name:?} names inode {found}, expected {expected}")]
-    DotTarget {
-        dir: Ino,
-        name: &'static str,
-        found: Ino,
-        expected: Ino,
-    },
-    #[error("directory {dir}: its inode names {found} as its parent, expected {expected}")]
-    DirParent { dir: Ino, found: Ino, expected: Ino },
-    #[error("directory {dir}: no {name:?}")]
-    DotMissing { dir: Ino, name: &'static str },
-    #[error("directory {dir}: \".\" and \"..\" wait to be added")]
-    DotsPending { dir: Ino },
-    #[error("directory {dir}, {name:?}: there is no inode {ino}")]
-    EntryDangling { dir: Ino, name: String, ino: Ino },
-    #[error("directory {dir}, {name:?}: of the wrong type for inode {ino}")]
-    EntryType { dir: Ino, name: String, ino: Ino },
-    #[error("directory {dir}, {name:?}: inode {ino} is a hidden one")]
-    EntryHidden { dir: Ino, name: String, ino: Ino },
-    #[error("directory {dir}, {name:?}: directory {ino} has another name already")]
-    EntryDirTwice { dir: Ino, name: String, ino: Ino },
-    #[error("directory {dir}: {name:?} twice")]
-    NameTwice { dir: Ino, name: String },
+    DirEntry { dir: Ino, block: u64, error: FormatErrorBox } [Damage] "directory {dir}, block {block}: {error}",
+    DirSlots { dir: Ino, block: u64, name: String } [Damage] "directory {dir}, block {block}: slots of {name:?} are marked free",
+    DirHash { dir: Ino, name: String, found: u32, expected: u32 } [Damage] "directory {dir}, {name:?}: hash {found:#010x}, expected {expected:#010x}",
+    DirPlace { dir: Ino, name: String, block: u64 } [Damage] "directory {dir}, {name:?}: in block {block}, where it is not looked for",
+    DirSize { dir: Ino, found: u64, expected: u64 } [Damage] "directory {dir}: size {found}, at least {expected} expected",
+    DirDepth { dir: Ino, found: u32, expected: u32 } [Damage] "directory {dir}: {found} levels, at least {expected} expected",
+    DirLevel { dir: Ino, found: u8, expected: u8 } [Damage]
+        "directory {dir}: its hash tables begin at level {found}, but its names are where level {expected} puts them",
+    DotTarget { dir: Ino, name: &'static str, found: Ino, expected: Ino } [Damage]
+        "directory {dir}: {name:?} names inode {found}, expected {expected}",
+    DirParent { dir: Ino, found: Ino, expected: Ino } [Minor PREEN] "directory {dir}: its inode names {found} as its parent, expected {expected}",
+    DotMissing { dir: Ino, name: &'static str } [Damage] "directory {dir}: no {name:?}",
+    DotsPending { dir: Ino } [Note PREEN NEVER] "directory {dir}: \".\" and \"..\" wait to be added",
+    EntryDangling { dir: Ino, name: String, ino: Ino } [Damage] "directory {dir}, {name:?}: there is no inode {ino}",
+    EntryType { dir: Ino, name: String, ino: Ino } [Minor PREEN] "directory {dir}, {name:?}: of the wrong type for inode {ino}",
+    EntryHidden { dir: Ino, name: String, ino: Ino } [Damage] "directory {dir}, {name:?}: inode {ino} is a hidden one",
+    EntryDirTwice { dir: Ino, name: String, ino: Ino } [Damage] "directory {dir}, {name:?}: directory {ino} has another name already",
+    NameTwice { dir: Ino, name: String } [Damage] "directory {dir}: {name:?} twice",
+}
 }
 
 /// A [`FormatError`] as a part of an issue.
@@ -357,102 +165,15 @@ impl FormatErrorBox {
 }
 
 impl IssueKind {
-    /// How bad it is.
-    #[must_use]
-    pub fn severity(&self) -> Severity {
-        match self {
-            // Of two packs one is always old; a crash tears the one that is being written.
-            Self::CheckpointBad { .. }
-            | Self::MarkedErroneous { .. }
-            | Self::CheckpointDisabled
-            | Self::EncodingUnknown { .. }
-            | Self::QuotaUncounted
-            | Self::RecoveryPending { .. }
-            | Self::RecoveryFile { .. }
-            | Self::OrphanPending { .. }
-            | Self::DotsPending { .. }
-            // Contents are the file's own; the structure is sound.
-            | Self::CompressContents { .. }
-            | Self::SymlinkTarget { .. }
-            | Self::CompressUnseen { .. }
-            // Nothing follows it but recovery, which starts at a log's head. A change of size leaves such nodes.
-            | Self::NodeNext { .. }
-            // Only a checkpoint of an unmount brings new ones; others' are ignored.
-            | Self::NatBits { .. } => Severity::Note,
-            Self::SuperblockCopies
-            | Self::SuperblockBad { .. }
-            | Self::NatBitsWrong { .. }
-            | Self::LogAllocation { .. }
-            | Self::ValidBlocks { .. }
-            | Self::ValidNodes { .. }
-            | Self::ValidInodes { .. }
-            | Self::FreeSegments { .. }
-            | Self::SitBitmap { .. }
-            | Self::SummaryKind { .. }
-            | Self::SummaryEntries { .. }
-            | Self::InodeBlocks { .. }
-            | Self::CompressSaved { .. }
-            | Self::InodeLinks { .. }
-            | Self::OrphanMissing { .. }
-            | Self::DirParent { .. }
-            | Self::NatReserved { .. }
-            | Self::GcFailures { .. }
-            | Self::QuotaUsage { .. }
-            | Self::EntryType { .. } => Severity::Minor,
-            Self::RootMissing => Severity::Fatal,
-            _ => Severity::Damage,
-        }
-    }
-
-    /// Whether it is repaired without asking a human ([`crate::Mode::Preen`]): everything needed is
-    /// known from elsewhere, and nothing is lost.
-    #[must_use]
-    pub fn preen_safe(&self) -> bool {
-        self.severity() <= Severity::Minor
-            || matches!(
-                self,
-                Self::LogSegmentType { .. }
-                    | Self::LogOffset { .. }
-                    | Self::InodeExtent { .. }
-            )
-            // To part them, nodes move.
-            || matches!(self, Self::SegmentType { what, .. } if *what != NODES_AND_DATA)
-            || matches!(self, Self::CheckpointField { error, .. } if error.is_counted())
-    }
-
-    /// Whether no mode repairs it.
-    #[must_use]
-    pub fn unrepairable(&self) -> bool {
-        matches!(
-            self,
-            Self::RootMissing
-                | Self::CompressAlgorithm { .. }
-                | Self::CompressClusterSize { .. }
-                | Self::CompressContents { .. }
-                | Self::SymlinkTarget { .. }
-                | Self::CompressUnseen { .. }
-                | Self::QuotaInode { .. }
-                | Self::CheckpointDisabled
-                | Self::EncodingUnknown { .. }
-                | Self::QuotaUncounted
-                | Self::RecoveryPending { .. }
-                | Self::RecoveryFile { .. }
-                | Self::OrphanPending { .. }
-                | Self::DotsPending { .. }
-        )
-    }
-}
-
-impl crate::log::Kind for IssueKind {
-    fn severity(&self) -> Severity {
-        Self::severity(self)
-    }
-
-    fn preen_safe(&self) -> bool {
-        Self::preen_safe(self)
-    }
-
-    fn unrepairable(&self) -> bool {
-        Self::unrepairable(self)
+    /// What the table says, but for issues whose fields matter.
+    fn judged(&self) -> (Severity, u8) {
+        let (severity, flags) = self.listed();
+        let is_safe = match self {
+            // To part nodes from data, nodes move.
+            Self::SegmentType { what, .. } => *what != NODES_AND_DATA,
+            Self::CheckpointField { error, .. } => error.is_counted(),
+            _ => false,
+        };
+        (severity, if is_safe { flags | PREEN } else { flags })
     }
 }

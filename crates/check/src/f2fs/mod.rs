@@ -63,29 +63,20 @@ pub type Issue = crate::report::Issue<IssueKind>;
 /// Rounds after which repairing is given up: damage that repairs keep uncovering.
 const ROUNDS_MAX: usize = 16;
 
+blockwright_device::with_defaults! {
 /// What to check and what may be changed.
 #[derive(Clone)]
 pub struct CheckOptions {
     /// What may be changed.
-    pub mode: Mode,
+    pub mode: Mode = Mode::ReadOnly,
     /// Keep at most this many issues; the rest is counted.
-    pub max_issues: usize,
+    pub max_issues: usize = 10_000,
     /// Called with the progress; stops the check when it breaks.
-    pub progress: Option<ProgressFn>,
+    pub progress: Option<ProgressFn> = None,
     /// With [`Mode::Yes`]: gives up what fsync wrote since the last checkpoint, where a mount refuses to recover it, instead of leaving the whole
     /// volume as it is. Each file is reported, and then is as the checkpoint has it. What a mount recovers is never given up.
-    pub discard_fsynced: bool,
+    pub discard_fsynced: bool = false,
 }
-
-impl Default for CheckOptions {
-    fn default() -> Self {
-        Self {
-            mode: Mode::ReadOnly,
-            max_issues: 10_000,
-            progress: None,
-            discard_fsynced: false,
-        }
-    }
 }
 
 impl std::fmt::Debug for CheckOptions {

@@ -27,31 +27,21 @@ pub(crate) use collect::Collector;
 pub use kind::Kind;
 pub use place::Place;
 
+blockwright_device::with_defaults! {
 /// How finely a volume is described.
 #[derive(Clone)]
 pub struct UsageOptions {
     /// At most this many cells; at least one. A cell covers a power of two of blocks.
-    pub cells_max: usize,
+    pub cells_max: usize = 1 << 15,
     /// Runs are kept as long as there are at most this many.
-    pub runs_max: usize,
+    pub runs_max: usize = 1 << 17,
     /// Fragmented files to list.
-    pub files_max: usize,
+    pub files_max: usize = 20,
     /// The device that an ext4 journal is on, when it is not on the volume.
-    pub journal: Option<SharedDevice>,
+    pub journal: Option<SharedDevice> = None,
     /// Called with the progress; stops the walk when it breaks.
-    pub progress: Option<ProgressFn>,
+    pub progress: Option<ProgressFn> = None,
 }
-
-impl Default for UsageOptions {
-    fn default() -> Self {
-        Self {
-            cells_max: 1 << 15,
-            runs_max: 1 << 17,
-            files_max: 20,
-            journal: None,
-            progress: None,
-        }
-    }
 }
 
 impl std::fmt::Debug for UsageOptions {

@@ -188,6 +188,7 @@ fn tell_interrupted(to: &FilePlace, is_new: bool) {
 }
 
 impl Copier {
+    /// Copies one operand of the command, with all below it. `several`: it is one of several, so the destination must be a directory.
     fn operand(
         &mut self,
         images: &mut Images,

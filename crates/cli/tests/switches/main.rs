@@ -236,12 +236,20 @@ fn further_positions_on_f2fs() {
 fn every_setter_has_an_entry() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../blockwright/src/options.rs");
     let source = fs::read_to_string(source).unwrap();
+    // A row of `setters!` is `name(argument: Type) { … }`; others are written out.
     let setters: BTreeSet<&str> = source
         .lines()
-        .filter(|line| line.contains("(mut self"))
-        .map(|line| {
-            let name = line.trim().trim_start_matches("pub fn ");
-            name.split(['(', '<']).next().unwrap()
+        .filter_map(|line| {
+            let (name, rest) = line.split_once(['(', '<'])?;
+            let name = match name.strip_prefix("        ") {
+                Some(row) => row,
+                None if line.contains("(mut self") => name.trim().strip_prefix("pub fn ")?,
+                None => return None,
+            };
+            let is_name = name
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+            (is_name && rest.contains(": ") && line.contains(") ")).then_some(name)
         })
         .collect();
     let entries: BTreeSet<&str> = SETTERS.iter().map(|(name, _)| *name).collect();

@@ -25,29 +25,20 @@ pub enum Engine {
     Uring,
 }
 
+crate::with_defaults! {
 /// How to open a device. The default: for reading and writing, locked, direct where possible.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenMode {
     /// Refuse writes, and open the file for reading only.
-    pub read_only: bool,
+    pub read_only: bool = false,
     /// Whether to go around the host's page cache.
-    pub direct: DirectIo,
+    pub direct: DirectIo = DirectIo::default(),
     /// Take the advisory lock, and claim a block special. Without it the caller answers for
     /// no other user of the device.
-    pub lock: bool,
+    pub lock: bool = true,
     /// How submitted requests are performed.
-    pub engine: Engine,
+    pub engine: Engine = Engine::default(),
 }
-
-impl Default for OpenMode {
-    fn default() -> Self {
-        OpenMode {
-            read_only: false,
-            direct: DirectIo::default(),
-            lock: true,
-            engine: Engine::default(),
-        }
-    }
 }
 
 impl OpenMode {

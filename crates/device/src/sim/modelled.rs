@@ -460,6 +460,7 @@ impl ModelledDevice {
         shortest + travel as u64 + ns(seek.turn) / 2
     }
 
+    /// Nanoseconds of the controller's copying that a write costs, which it then counts as done.
     fn erase_penalty(&self, clock: &mut Clock, offset: u64, len: u64) -> u64 {
         let Some(erase) = &self.model.erase else {
             return 0;

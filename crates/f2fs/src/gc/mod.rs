@@ -376,12 +376,12 @@ impl Cleaning {
             let Some(node) = self.nodes.cache.find(nid) else {
                 continue;
             };
-            let still =
+            let unchanged =
                 |m: &&Move| m.position < count && address_in(&node, start, m.position) == m.block;
             live.extend(
                 of_node
                     .iter()
-                    .filter(still)
+                    .filter(unchanged)
                     .map(|m| (*m, start, entry.version)),
             );
         }

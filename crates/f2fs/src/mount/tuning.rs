@@ -7,7 +7,6 @@ use crate::mount::{Fs, FsRef};
 use crate::options::FsyncMode;
 use crate::{Error, ErrorKind, Result};
 use blockwright_vfs::Tunable;
-use blockwright_vfs::stats::Unit;
 
 impl Fs {
     /// [`blockwright_vfs::engine::Volume::tunables`].
@@ -15,39 +14,18 @@ impl Fs {
         let Some(w) = &self.access.writer else {
             return Vec::new();
         };
-        vec![
-            Tunable::switch(
-                "checkpoint",
-                !w.segments.is_pinned(),
-                "checkpoints are written; 0 is for mounting (checkpoint=disable), 1 ends that and keeps all that was done",
-            ),
-            Tunable::switch(
-                "checkpoint_merge",
-                self.checkpoints.merger.is_on(),
-                "a daemon writes one checkpoint for all concurrent requests; 0: each caller writes its own",
-            ),
-            Tunable::new(
-                "ckpt_thread_ioprio",
-                Unit::Count,
-                0..=7,
-                u64::from(self.checkpoints.merger.priority().0),
-                "I/O priority of that daemon: class best-effort, 0 (first) to 7",
-            ),
-            Tunable::new(
-                "checkpoint_nodes_left",
-                Unit::Blocks,
-                0..=1 << 20,
-                self.checkpoints.preflush.left(),
-                "dirty nodes that a checkpoint writes itself; more are written before it, while operations go on",
-            ),
-            Tunable::new(
-                "serialized_dio_pages",
-                Unit::Count,
-                1..=1 << 20,
-                w.sharing.serialized_dio_pages(),
-                "smallest direct write that is serialized where blocks are handed out one at a time, in pages of 4 KiB; runs reserved in one step are not serialized",
-            ),
-        ]
+        let merger = &self.checkpoints.merger;
+        blockwright_vfs::tunables! {
+            "checkpoint", Switch, 0..=1, (!w.segments.is_pinned()).into(),
+                "checkpoints are written; 0 is for mounting (checkpoint=disable), 1 ends that and keeps all that was done";
+            "checkpoint_merge", Switch, 0..=1, merger.is_on().into(),
+                "a daemon writes one checkpoint for all concurrent requests; 0: each caller writes its own";
+            "ckpt_thread_ioprio", Count, 0..=7, merger.priority().0.into(), "I/O priority of that daemon: class best-effort, 0 (first) to 7";
+            "checkpoint_nodes_left", Blocks, 0..=1 << 20, self.checkpoints.preflush.left(),
+                "dirty nodes that a checkpoint writes itself; more are written before it, while operations go on";
+            "serialized_dio_pages", Count, 1..=1 << 20, w.sharing.serialized_dio_pages(),
+                "smallest direct write that is serialized where blocks are handed out one at a time, in pages of 4 KiB; runs reserved in one step are not serialized";
+        }
     }
 
     /// [`blockwright_vfs::engine::Volume::set_tunable`].
@@ -80,31 +58,34 @@ impl Fs {
 
     /// The options in force, as they would be given to mount.
     pub(crate) fn mount_options(&self) -> String {
-        let mut list = vec![format!(
-            "commit={}",
-            self.volume.options.commit_interval.as_secs()
-        )];
+        let options = &self.volume.options;
+        let mut list = vec![format!("commit={}", options.commit_interval.as_secs())];
         if let Some(w) = &self.access.writer {
-            list.push(format!("active_logs={}", w.logs.count()));
-            list.push(match self.checkpoints.merger.is_on() {
-                true => "checkpoint_merge".to_owned(),
-                false => "nocheckpoint_merge".to_owned(),
-            });
-            list.push(match w.segments.is_pinned() {
-                true => "checkpoint=disable".to_owned(),
-                false => "checkpoint=enable".to_owned(),
-            });
-            let pages = w.sharing.serialized_dio_pages();
-            list.push(format!("serialized_dio_pages={pages}"));
-            let mode = match self.volume.options.fsync_mode {
+            let no = |on| if on { "" } else { "no" };
+            let checkpoint = if w.segments.is_pinned() {
+                "disable"
+            } else {
+                "enable"
+            };
+            let fsync_mode = match options.fsync_mode {
                 FsyncMode::Posix => "posix",
                 FsyncMode::Strict => "strict",
                 FsyncMode::NoBarrier => "nobarrier",
             };
-            list.push(format!("fsync_mode={mode}"));
+            list.push(format!("active_logs={}", w.logs.count()));
+            list.push(format!(
+                "{}checkpoint_merge",
+                no(self.checkpoints.merger.is_on())
+            ));
+            list.push(format!("checkpoint={checkpoint}"));
+            list.push(format!(
+                "serialized_dio_pages={}",
+                w.sharing.serialized_dio_pages()
+            ));
+            list.push(format!("fsync_mode={fsync_mode}"));
         }
         list.push(
-            if self.volume.options.discard {
+            if options.discard {
                 "discard"
             } else {
                 "nodiscard"

@@ -120,6 +120,9 @@ impl Desk {
                 && let Ok(point) = self.point()
             {
                 let _ = point.break_connection().or_else(|_| point.force_end());
+                std::thread::sleep(LINGER);
+                // Else its sockets would be closed, and this process gone.
+                (self.log)(&point.advice());
             }
         }
     }

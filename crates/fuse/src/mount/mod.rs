@@ -9,6 +9,7 @@
 //! References: mount(2), fuse(4), fusermount3(1).
 
 mod bdi;
+mod control;
 mod direct;
 mod helper;
 mod keep;
@@ -16,8 +17,9 @@ mod namespaces;
 mod table;
 
 pub use bdi::tune_bdi;
+pub use control::connection_exists;
 pub use keep::keep;
-pub use namespaces::{Elsewhere, connection_exists, mounted_elsewhere};
+pub use namespaces::{Elsewhere, mounted_elsewhere};
 pub use table::{MountEntry, mounted_at};
 
 use crate::error::{FuseError, FuseErrorKind, Result};
@@ -68,6 +70,8 @@ pub struct MountPoint {
     method: Method,
     /// The connection's number; `None` when it is not known.
     minor: Option<u32>,
+    /// Ends the connection, wherever it is mounted; `None` where the control file system cannot be reached.
+    abort_file: Option<Arc<OwnedFd>>,
     /// Set when this mount has been aborted: whatever is at `path` from then on is another mount.
     /// Held while a mount is ended by its path.
     over: Arc<Mutex<bool>>,
@@ -127,10 +131,12 @@ impl MountPoint {
             Method::Given | Method::Kept => None,
             Method::Direct | Method::Helper => minor_at(&path).ok().flatten(),
         };
+        let abort_file = minor.and_then(|minor| control::abort_file(minor).ok());
         MountPoint {
             path,
             method,
             minor,
+            abort_file: abort_file.map(Arc::new),
             over: Arc::default(),
             keeper: None,
         }
@@ -236,24 +242,38 @@ impl MountPoint {
         rustix::fs::open(path, flags, Mode::empty()).ok()
     }
 
-    /// Ends the connection at once, and leaves the mount in the tree. Does not wait.
+    /// Ends the connection at once, and leaves the mount in the tree. Does not wait, and does not look at the mount, which would ask the
+    /// server.
     ///
     /// # Errors
-    /// When the control file system is not mounted, or the mount is not in the tree.
+    /// When the control file system cannot be reached.
     pub(crate) fn break_connection(&self) -> std::io::Result<()> {
         if let Some(keeper) = &self.keeper {
             return keeper.break_connection().map_err(std::io::Error::other);
         }
-        // The control file works for the mounting user, too; its number is the device's minor one.
-        // Not by looking at the mount, which would ask the server.
-        let here = minor_at(&self.path)?;
-        // The number belongs to this connection for as long as it lives, mounted here or elsewhere.
-        let minor = match self.minor {
-            Some(minor) if !self.is_held_elsewhere() => here.filter(|&found| found == minor),
-            known => known.or(here),
+        let file = match &self.abort_file {
+            Some(file) => Arc::clone(file),
+            // It may have been mounted since. The number is ours only for as long as the mount is seen.
+            None => {
+                let minor = self.minor.filter(|_| self.is_here());
+                Arc::new(control::abort_file(
+                    minor.ok_or(std::io::ErrorKind::NotFound)?,
+                )?)
+            }
         };
-        let minor = minor.ok_or(std::io::ErrorKind::NotFound)?;
-        std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), b"1")
+        rustix::io::write(&*file, b"1")?;
+        Ok(())
+    }
+
+    /// What root can do about a connection that [`MountPoint::force_end`] has not ended.
+    fn advice(&self) -> String {
+        let connection = self.minor.map_or("N".to_owned(), |minor| minor.to_string());
+        let place = control::CONNECTIONS;
+        format!(
+            "{}: the server was killed and cannot end; programs that use the mount hang until root runs: mount -t fusectl none {place}; \
+             echo 1 > {place}/{connection}/abort",
+            self.path.display()
+        )
     }
 
     /// As [`MountPoint::break_connection`], but where that fails takes the mount out of the tree, too, which

@@ -30,16 +30,6 @@ impl Elsewhere {
     }
 }
 
-/// Whether there is a connection with this number; `None` when the control file system is not mounted.
-#[must_use]
-pub fn connection_exists(minor: u32) -> Option<bool> {
-    let dir = Path::new("/sys/fs/fuse/connections");
-    // Without the control file system the directory is there, and empty, whatever is mounted.
-    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
-    let control = entries(&mounts).any(|entry| entry.point == dir);
-    control.then(|| dir.join(minor.to_string()).exists())
-}
-
 /// Finds a process whose mount namespace has the connection with this number mounted. Only processes that the caller may
 /// look at are found.
 #[must_use]

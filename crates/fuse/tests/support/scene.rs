@@ -11,6 +11,7 @@ use blockwright_fuse::{
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -114,8 +115,13 @@ pub fn serve(dir: &Path, extra: &str) {
         log: Log::new(|line| say(&format!("log {line}"))),
         ..FuseOptions::default()
     };
+    // A user has all files.
+    let me = rustix::process::geteuid();
+    let owner = (!me.is_root()).then(|| me.as_raw());
     let kept = words.get(2) == Some(&"kept");
     let options = FuseOptions {
+        uid: owner,
+        gid: owner,
         keeper: kept.then(|| Arc::new(Keeper::start(actor(dir, "keeper", "")).expect("a keeper"))),
         ..options
     };
@@ -157,12 +163,14 @@ pub fn serve(dir: &Path, extra: &str) {
 /// This program with a role.
 fn actor(dir: &Path, role: &str, extra: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", "a_role", "--nocapture", "--test-threads=1"]);
+    with_role(&mut command, dir, role, extra);
     command
-        .args(["--exact", "a_role", "--nocapture", "--test-threads=1"])
-        .env(ROLE, role)
-        .env(DIR, dir)
-        .env(EXTRA, extra);
-    command
+}
+
+/// Has this program, which a command starts, play a role.
+pub fn with_role(command: &mut Command, dir: &Path, role: &str, extra: &str) {
+    command.env(ROLE, role).env(DIR, dir).env(EXTRA, extra);
 }
 
 /// A process with a role.
@@ -208,6 +216,9 @@ impl Actor {
 /// A mount point, and all processes around it.
 pub struct Scene {
     dir: PathBuf,
+    user: Option<u32>,
+    /// Connections that were detached.
+    detached: Vec<String>,
     pub actors: Vec<Actor>,
 }
 
@@ -220,17 +231,37 @@ impl Scene {
         fs::create_dir(&dir).expect("a mount point");
         Scene {
             dir,
+            user: None,
+            detached: Vec::new(),
             actors: Vec::new(),
         }
+    }
+
+    /// A scene whose processes belong to this user, as the mount point does.
+    pub fn of_user(user: Option<u32>) -> Self {
+        let mut scene = Scene::new();
+        std::os::unix::fs::chown(&scene.dir, user, user).expect("root may");
+        scene.user = user;
+        scene
     }
 
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
+    /// As `umount -l`.
+    pub fn detach(&mut self) {
+        self.detached = connections(&self.dir);
+        rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::DETACH).expect("mounted");
+    }
+
     /// Starts a process with a role.
     pub fn start(&mut self, role: &str, extra: &str) -> usize {
-        let mut child = actor(&self.dir, role, extra)
+        let mut command = actor(&self.dir, role, extra);
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -302,6 +333,10 @@ impl Drop for Scene {
             let _ = actor.child.kill();
         }
         abort(&connections(&self.dir));
+        // Otherwise they have ended, and the numbers may be others' by now.
+        if std::thread::panicking() {
+            abort(&self.detached);
+        }
         while !connections(&self.dir).is_empty() {
             let flags = rustix::mount::UnmountFlags::DETACH | rustix::mount::UnmountFlags::FORCE;
             if rustix::mount::unmount(&self.dir, flags).is_err() {

@@ -4,7 +4,6 @@
 //! The old superblock is wiped, then the whole log, because blocks of an earlier journal could be taken for a part of a later one. The superblocks come last, behind
 //! a flush.
 
-use super::options::FormatOptions;
 use crate::options::Before;
 use crate::output::zero;
 use crate::{MkfsError, Result};
@@ -17,35 +16,23 @@ const BLOCKS_MIN: u64 = 1024;
 /// Most blocks, as tools make them.
 const BLOCKS_MAX: u64 = 10_240_000;
 
+blockwright_device::with_defaults! {
 /// Options of a new journal device.
 #[derive(Clone, Debug)]
 pub struct JournalOptions {
     /// Bytes per block (1024 to 65536), which are those of the volume that will use it; 4096 when not given, or 1024 for less than 4 MiB.
-    pub block_bytes: Option<u32>,
+    pub block_bytes: Option<u32> = None,
     /// Its size in bytes; the whole device when not given.
-    pub bytes: Option<u64>,
+    pub bytes: Option<u64> = None,
     /// Label, at most 16 bytes.
-    pub label: Vec<u8>,
+    pub label: Vec<u8> = Vec::new(),
     /// UUID; random when not given.
-    pub uuid: Option<[u8; 16]>,
+    pub uuid: Option<[u8; 16]> = None,
     /// When it is made, in seconds since 1970.
-    pub now: u64,
+    pub now: u64 = crate::options::seconds_now(),
     /// What the device holds before.
-    pub before: Before,
+    pub before: Before = Before::Unknown,
 }
-
-impl Default for JournalOptions {
-    fn default() -> Self {
-        let volume = FormatOptions::default();
-        Self {
-            block_bytes: None,
-            bytes: None,
-            label: Vec::new(),
-            uuid: None,
-            now: volume.now,
-            before: volume.before,
-        }
-    }
 }
 
 /// Makes a journal device without a user.

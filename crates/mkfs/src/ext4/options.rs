@@ -44,84 +44,55 @@ pub struct JournalName {
     pub number: u32,
 }
 
+blockwright_device::with_defaults! {
 /// Options of a new volume.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// The set of default features.
-    pub kind: FsType,
+    pub kind: FsType = FsType::Ext4,
     /// Changes to the default features, as mke2fs's `-O`: `^metadata_csum,quota`.
-    pub features: String,
+    pub features: String = String::new(),
     /// Bytes per block (1024 ..= 65536); by size when not given: 1024 below 512 MiB, else 4096.
-    pub block_bytes: Option<u32>,
+    pub block_bytes: Option<u32> = None,
     /// Bytes per cluster with bigalloc; 16 blocks when not given.
-    pub cluster_bytes: Option<u32>,
+    pub cluster_bytes: Option<u32> = None,
     /// Bytes per inode: 128 ..= 1024 and no more than a block.
-    pub inode_bytes: u16,
+    pub inode_bytes: u16 = 256,
     /// One inode for this many bytes; by size when not given.
-    pub inode_ratio: Option<u64>,
+    pub inode_ratio: Option<u64> = None,
     /// The number of inodes, rather than a ratio.
-    pub inodes: Option<u64>,
+    pub inodes: Option<u64> = None,
     /// Blocks kept for root, in percent of all (0 ..= 50).
-    pub reserved_percent: f64,
+    pub reserved_percent: f64 = 5.0,
     /// Label, at most 16 bytes.
-    pub label: Vec<u8>,
+    pub label: Vec<u8> = Vec::new(),
     /// UUID; random when not given.
-    pub uuid: Option<[u8; 16]>,
+    pub uuid: Option<[u8; 16]> = None,
     /// Seed of the directory hashes; derived from the UUID when not given.
-    pub hash_seed: Option<[u8; 16]>,
+    pub hash_seed: Option<[u8; 16]> = None,
     /// Size of the volume in bytes; the whole device when not given.
-    pub bytes: Option<u64>,
+    pub bytes: Option<u64> = None,
     /// Blocks of the journal, without its fast-commit area; by size when not given.
-    pub journal_blocks: Option<u32>,
+    pub journal_blocks: Option<u32> = None,
     /// The journal is on another device, and the volume has the feature `has_journal`. That the journal lists the volume is the caller's part.
-    pub journal_device: Option<JournalName>,
+    pub journal_device: Option<JournalName> = None,
     /// Blocks per group; 8 per byte of a block when not given.
-    pub blocks_per_group: Option<u32>,
+    pub blocks_per_group: Option<u32> = None,
     /// Groups per flexible group, a power of two.
-    pub groups_per_flex: u32,
+    pub groups_per_flex: u32 = 16,
     /// Up to which number of blocks the volume can be grown online; 1024 times its size when not given.
-    pub resize_blocks: Option<u64>,
+    pub resize_blocks: Option<u64> = None,
     /// Owner and group of the root directory of an empty volume.
-    pub root_owner: (u32, u32),
+    pub root_owner: (u32, u32) = (0, 0),
     /// The reaction of drivers to errors.
-    pub errors: ErrorBehaviour,
+    pub errors: ErrorBehaviour = ErrorBehaviour::Continue,
     /// When the volume is made, in seconds since 1970.
-    pub now: u64,
+    pub now: u64 = crate::options::seconds_now(),
     /// Seconds between updates of the multiple-mount-protection block, 1 ..= 300.
-    pub mmp_interval: u16,
+    pub mmp_interval: u16 = 5,
     /// What the device holds before.
-    pub before: Before,
+    pub before: Before = Before::Unknown,
 }
-
-impl Default for FormatOptions {
-    fn default() -> Self {
-        FormatOptions {
-            kind: FsType::Ext4,
-            features: String::new(),
-            block_bytes: None,
-            cluster_bytes: None,
-            inode_bytes: 256,
-            inode_ratio: None,
-            inodes: None,
-            reserved_percent: 5.0,
-            label: Vec::new(),
-            uuid: None,
-            hash_seed: None,
-            bytes: None,
-            journal_blocks: None,
-            journal_device: None,
-            blocks_per_group: None,
-            groups_per_flex: 16,
-            resize_blocks: None,
-            root_owner: (0, 0),
-            errors: ErrorBehaviour::Continue,
-            now: std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .map_or(0, |d| d.as_secs()),
-            mmp_interval: 5,
-            before: Before::Unknown,
-        }
-    }
 }
 
 /// Known features that no volume is made with: they describe a volume's state, or are history.

@@ -6,51 +6,33 @@ use blockwright_ondisk::ext4::quota_layout::QuotaKind;
 use blockwright_ondisk::f2fs::Features;
 use blockwright_ondisk::f2fs::types::BLOCK_SIZE;
 
+blockwright_device::with_defaults! {
 /// Options of a new volume.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// Features, as mkfs.f2fs's `-O`: `extra_attr,inode_checksum`. None by default.
-    pub features: String,
+    pub features: String = String::new(),
     /// Bytes per block: 4096, the only size that every kernel reads.
-    pub block_bytes: Option<u32>,
+    pub block_bytes: Option<u32> = None,
     /// Segments (of 2 MiB) per section, the unit of cleaning.
-    pub segs_per_sec: u32,
+    pub segs_per_sec: u32 = 1,
     /// Sections per zone, the unit that keeps logs apart.
-    pub secs_per_zone: u32,
+    pub secs_per_zone: u32 = 1,
     /// Percentage of the main area kept for cleaning; the best for the size when not given.
-    pub overprovision_percent: Option<f64>,
+    pub overprovision_percent: Option<f64> = None,
     /// Label, at most 511 UTF-16 units.
-    pub label: String,
+    pub label: String = String::new(),
     /// UUID; random when not given.
-    pub uuid: Option<[u8; 16]>,
+    pub uuid: Option<[u8; 16]> = None,
     /// Size of the volume in bytes; the whole device when not given.
-    pub bytes: Option<u64>,
+    pub bytes: Option<u64> = None,
     /// Owner and group of the root directory of an empty volume.
-    pub root_owner: (u32, u32),
+    pub root_owner: (u32, u32) = (0, 0),
     /// When the volume is made, in seconds since 1970.
-    pub now: u64,
+    pub now: u64 = crate::options::seconds_now(),
     /// What the device holds before.
-    pub before: Before,
+    pub before: Before = Before::Unknown,
 }
-
-impl Default for FormatOptions {
-    fn default() -> Self {
-        FormatOptions {
-            features: String::new(),
-            block_bytes: None,
-            segs_per_sec: 1,
-            secs_per_zone: 1,
-            overprovision_percent: None,
-            label: String::new(),
-            uuid: None,
-            bytes: None,
-            root_owner: (0, 0),
-            now: std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .map_or(0, |d| d.as_secs()),
-            before: Before::Unknown,
-        }
-    }
 }
 
 /// Features a volume can be made with.

@@ -15,21 +15,16 @@ const CHECKPOINT_SEGMENTS: u32 = 2;
 /// Bytes of version bitmaps in a checkpoint's head.
 const HEAD_BITMAP_BYTES: u32 = (CHECKSUM_OFFSET - BITMAP_OFFSET) as u32;
 
+crate::with_messages! {
 /// Why there is no layout.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // the messages say it
 pub enum LayoutError {
-    /// This many blocks are too few.
-    #[error("no room for the metadata areas")]
-    TooSmall,
-    /// A zone is larger than any volume, or empty.
-    #[error("a zone larger than any volume")]
-    Zone,
-    /// More than the format has.
-    #[error("an f2fs volume has at most 16 TiB")]
-    TooLarge,
-    /// The version bitmaps of SIT and NAT do not fit into a checkpoint.
-    #[error("the version bitmaps do not fit into a checkpoint")]
-    Bitmaps,
+    TooSmall = "no room for the metadata areas",
+    Zone = "a zone larger than any volume",
+    TooLarge = "an f2fs volume has at most 16 TiB",
+    Bitmaps = "the version bitmaps do not fit into a checkpoint",
+}
 }
 
 /// What a layout is to be made for.

@@ -398,7 +398,8 @@ fn blocks_of(map: &FileMap) -> impl Iterator<Item = u64> + '_ {
         .flat_map(|run| run.start..run.start + run.len)
 }
 
-/// The hash of an entry's name, where it is not that of its bytes.
+/// The hash by which the index of a case-insensitive directory finds an entry; `None` where that is the hash of the name's bytes. Encrypted directories store
+/// it with the entry. `folds`: names are compared without case. `indexed`: the directory has an index.
 fn hash_of(
     entry: &DirEntry<'_>,
     version: HashVersion,

@@ -545,7 +545,8 @@ fn make_smallest(store: Store, free: u64, mode: Mode) -> Result<Resized> {
     }
 }
 
-/// The smallest volume, in whole zones, that has room for this many blocks, and fewer blocks than `most`.
+/// The smallest volume, in whole zones, in which users have `needed` blocks. It ends before block `most`. `layout` says which areas a volume has that ends
+/// at a block.
 fn smallest(
     volume: &Volume,
     needed: u64,

@@ -50,6 +50,17 @@ pub use names::{Names, Rename};
 pub use space::{Grown, NewSize, Space};
 pub use volume::{Format, Host, Volume};
 
+/// Methods of an engine that a part of it has by the same name: `part: method(argument: Type) -> Result<T>;`. The engine is a structure with its parts
+/// in `fs`.
+#[macro_export]
+macro_rules! forward {
+    ($part:ident: $($method:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+        $(fn $method(&self, $($argument: $type),*) $(-> $result)? {
+            self.fs.$part.$method($($argument),*)
+        })*
+    };
+}
+
 /// A mounted file system of some format.
 pub trait Engine: Names + Attributes + Data + Space + Volume {}
 

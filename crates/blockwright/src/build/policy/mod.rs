@@ -15,6 +15,7 @@ mod patterns;
 use super::progress::{Meter, Tell};
 use super::tree::LayerTree;
 use crate::Result;
+use crate::setters::setters;
 use blockwright_mkfs::tree::{Node, NodeId};
 use blockwright_ondisk::ext4::{FileKind, Timestamp};
 pub use contexts::{FileContexts, companions};
@@ -91,33 +92,16 @@ impl EntryPolicy {
         &self.protected
     }
 
-    /// Users and groups of the sources become others: owners, those in access control lists, and the root of a user namespace that
-    /// file capabilities are for.
-    #[must_use]
-    pub fn owners(mut self, map: OwnerMap) -> Self {
-        self.owners = map;
-        self
-    }
-
-    /// Sets or bounds times of the last change. The time of the last access becomes the same one where it was changed.
-    #[must_use]
-    pub fn mtime(mut self, mtime: Mtime) -> Self {
-        self.mtime = Some(mtime);
-        self
-    }
-
-    /// Owners, modes and capabilities by path.
-    #[must_use]
-    pub fn fs_config(mut self, config: FsConfig) -> Self {
-        self.fs_config = Some(config);
-        self
-    }
-
-    /// SELinux labels by path. An entry that no line matches keeps the label of its source.
-    #[must_use]
-    pub fn file_contexts(mut self, contexts: FileContexts) -> Self {
-        self.contexts = Some(contexts);
-        self
+    setters! {
+        /// Users and groups of the sources become others: owners, those in access control lists, and the root of a user namespace that
+        /// file capabilities are for.
+        owners(map: OwnerMap) { owners = map; }
+        /// Sets or bounds times of the last change. The time of the last access becomes the same one where it was changed.
+        mtime(mtime: Mtime) { mtime = Some(mtime); }
+        /// Owners, modes and capabilities by path.
+        fs_config(config: FsConfig) { fs_config = Some(config); }
+        /// SELinux labels by path. An entry that no line matches keeps the label of its source.
+        file_contexts(contexts: FileContexts) { contexts = Some(contexts); }
     }
 
     /// Where the volume will be mounted, as `/system`: it stands before the paths that `fs_config` and `file_contexts`

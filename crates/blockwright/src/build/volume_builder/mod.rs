@@ -15,6 +15,7 @@ use super::image::{self, ContainerImage};
 use super::policy::EntryPolicy;
 use super::progress::{BuildProgress, ProgressFn};
 use super::source::{Source, Stream};
+use crate::setters::setters;
 use crate::{Format, Result};
 use blockwright_device::SharedDevice;
 use blockwright_mkfs::ext4::{FormatOptions, FsType};
@@ -106,153 +107,53 @@ impl VolumeBuilder {
         }
     }
 
-    /// Makes a volume of this format rather than ext4. f2fs volumes have no inode size or ratio, no
-    /// reserved percentage and no journal: such options are refused then.
-    #[must_use]
-    pub fn format(mut self, format: Format) -> Self {
-        self.format = format;
-        self
-    }
-
-    /// Starts from the defaults of ext2, ext3 or ext4.
-    #[must_use]
-    pub fn fs_type(mut self, kind: FsType) -> Self {
-        self.format = Format::Ext4;
-        self.options.kind = kind;
-        self
-    }
-
-    /// Changes to the default features, as mke2fs's `-O`: `quota,^has_journal`; for f2fs those of
-    /// mkfs.f2fs: `extra_attr,inode_checksum`.
-    #[must_use]
-    pub fn features(mut self, list: impl Into<String>) -> Self {
-        self.options.features = list.into();
-        self
-    }
-
-    /// Size of the volume in bytes. Without it: the size of the image or device that is there.
-    #[must_use]
-    pub fn size(mut self, bytes: u64) -> Self {
-        self.size = Size::Bytes(bytes);
-        self
-    }
-
-    /// The smallest size that fits the sources and leaves this many bytes free for all users. Unless given
-    /// otherwise, such volumes have 4096-byte blocks, no space reserved for root, and as many inodes
-    /// as they need and one more for every 16 KiB of free space.
-    #[must_use]
-    pub fn size_auto(mut self, free_bytes: u64) -> Self {
-        self.size = Size::Auto(free_bytes);
-        self
-    }
-
-    /// Bytes per block: 1024, 2048, 4096 … 65536; f2fs: 4096.
-    #[must_use]
-    pub fn block_size(mut self, bytes: u32) -> Self {
-        self.options.block_bytes = Some(bytes);
-        self
-    }
-
-    /// Bytes per inode: 128 to 1024.
-    #[must_use]
-    pub fn inode_size(mut self, bytes: u16) -> Self {
-        self.options.inode_bytes = bytes;
-        self
-    }
-
-    /// One inode for this many bytes.
-    #[must_use]
-    pub fn inode_ratio(mut self, bytes: u64) -> Self {
-        self.options.inode_ratio = Some(bytes);
-        self
-    }
-
-    /// The number of inodes.
-    #[must_use]
-    pub fn inodes(mut self, count: u64) -> Self {
-        self.options.inodes = Some(count);
-        self
-    }
-
-    /// Percentage of blocks reserved for root.
-    #[must_use]
-    pub fn reserved_percent(mut self, percent: f64) -> Self {
-        self.options.reserved_percent = percent;
-        self.reserved_given = true;
-        self
-    }
-
-    /// Label, at most 16 bytes; f2fs: 511 UTF-16 units.
-    #[must_use]
-    pub fn label(mut self, label: impl AsRef<[u8]>) -> Self {
-        self.options.label = label.as_ref().to_vec();
-        self
-    }
-
-    /// UUID. When not given: random, or with [`VolumeBuilder::source_date_epoch`] a digest of the input.
-    #[must_use]
-    pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
-        self.options.uuid = Some(uuid);
-        self
-    }
-
-    /// Owner and group of the root directory, where no source describes it.
-    #[must_use]
-    pub fn root_owner(mut self, uid: u32, gid: u32) -> Self {
-        self.options.root_owner = (uid, gid);
-        self
-    }
-
-    /// Seed of ext4's directory hashes; follows from the UUID when not given.
-    #[must_use]
-    pub fn hash_seed(mut self, seed: [u8; 16]) -> Self {
-        self.options.hash_seed = Some(seed);
-        self
-    }
-
-    /// Size of the journal in bytes; by the volume's size when not given.
-    #[must_use]
-    pub fn journal_bytes(mut self, bytes: u64) -> Self {
-        self.journal_bytes = Some(bytes);
-        self
-    }
-
-    /// The journal is on this device, which [`JournalBuilder`] has made and no volume uses. The volume has its block size, and the feature `has_journal`.
-    #[must_use]
-    pub fn journal_device(mut self, journal: ExternalJournal) -> Self {
-        self.journal = Some(journal);
-        self
-    }
-
-    /// All other options of the format. Replaces what was set before.
-    #[must_use]
-    pub fn format_options(mut self, options: FormatOptions) -> Self {
-        self.options = options;
-        self.reserved_given = true;
-        self
-    }
-
-    /// Owner and group of everything that comes from directories.
-    #[must_use]
-    pub fn owner(mut self, uid: u32, gid: u32) -> Self {
-        self.owner = Some((uid, gid));
-        self
-    }
-
-    /// Makes the result depend on the sources and options alone: the volume is made at this time (in seconds since
-    /// 1970), no file is younger, and the UUID is derived from the contents of the volume. The sources are read twice
-    /// for that (once when [`VolumeBuilder::uuid`] is given).
-    #[must_use]
-    pub fn source_date_epoch(mut self, secs: u64) -> Self {
-        self.epoch = Some(secs);
-        self
-    }
-
-    /// Rules for the entries of all sources: which ones are left out, their times, owners, modes and labels.
-    #[must_use]
-    pub fn entries(mut self, policy: EntryPolicy) -> Self {
-        self.policy = policy;
-        self
+    setters! {
+        /// Makes a volume of this format rather than ext4. f2fs volumes have no inode size or ratio, no
+        /// reserved percentage and no journal: such options are refused then.
+        format(format: Format) { format = format; }
+        /// Starts from the defaults of ext2, ext3 or ext4.
+        fs_type(kind: FsType) { format = Format::Ext4; options.kind = kind; }
+        /// Changes to the default features, as mke2fs's `-O`: `quota,^has_journal`; for f2fs those of
+        /// mkfs.f2fs: `extra_attr,inode_checksum`.
+        features(list: impl Into<String>) { options.features = list.into(); }
+        /// Size of the volume in bytes. Without it: the size of the image or device that is there.
+        size(bytes: u64) { size = Size::Bytes(bytes); }
+        /// The smallest size that fits the sources and leaves this many bytes free for all users. Unless given
+        /// otherwise, such volumes have 4096-byte blocks, no space reserved for root, and as many inodes
+        /// as they need and one more for every 16 KiB of free space.
+        size_auto(free_bytes: u64) { size = Size::Auto(free_bytes); }
+        /// Bytes per block: 1024, 2048, 4096 … 65536; f2fs: 4096.
+        block_size(bytes: u32) { options.block_bytes = Some(bytes); }
+        /// Bytes per inode: 128 to 1024.
+        inode_size(bytes: u16) { options.inode_bytes = bytes; }
+        /// One inode for this many bytes.
+        inode_ratio(bytes: u64) { options.inode_ratio = Some(bytes); }
+        /// The number of inodes.
+        inodes(count: u64) { options.inodes = Some(count); }
+        /// Percentage of blocks reserved for root.
+        reserved_percent(percent: f64) { options.reserved_percent = percent; reserved_given = true; }
+        /// Label, at most 16 bytes; f2fs: 511 UTF-16 units.
+        label(label: impl AsRef<[u8]>) { options.label = label.as_ref().to_vec(); }
+        /// UUID. When not given: random, or with [`VolumeBuilder::source_date_epoch`] a digest of the input.
+        uuid(uuid: [u8; 16]) { options.uuid = Some(uuid); }
+        /// Owner and group of the root directory, where no source describes it.
+        root_owner(uid: u32, gid: u32) { options.root_owner = (uid, gid); }
+        /// Seed of ext4's directory hashes; follows from the UUID when not given.
+        hash_seed(seed: [u8; 16]) { options.hash_seed = Some(seed); }
+        /// Size of the journal in bytes; by the volume's size when not given.
+        journal_bytes(bytes: u64) { journal_bytes = Some(bytes); }
+        /// The journal is on this device, which [`JournalBuilder`] has made and no volume uses. The volume has its block size, and the feature `has_journal`.
+        journal_device(journal: ExternalJournal) { journal = Some(journal); }
+        /// All other options of the format. Replaces what was set before.
+        format_options(options: FormatOptions) { options = options; reserved_given = true; }
+        /// Owner and group of everything that comes from directories.
+        owner(uid: u32, gid: u32) { owner = Some((uid, gid)); }
+        /// Makes the result depend on the sources and options alone: the volume is made at this time (in seconds since
+        /// 1970), no file is younger, and the UUID is derived from the contents of the volume. The sources are read twice
+        /// for that (once when [`VolumeBuilder::uuid`] is given).
+        source_date_epoch(secs: u64) { epoch = Some(secs); }
+        /// Rules for the entries of all sources: which ones are left out, their times, owners, modes and labels.
+        entries(policy: EntryPolicy) { policy = policy; }
     }
 
     /// Adds a source over those added before: a directory, or a tar archive (plain, or compressed with
@@ -335,12 +236,10 @@ impl VolumeBuilder {
         Ok(self)
     }
 
-    /// Puts the configuration of the last container image into the volume, as `/.blockwright/config.json`: its command,
-    /// environment, user and ports.
-    #[must_use]
-    pub fn keep_image_config(mut self, keep: bool) -> Self {
-        self.keep_config = keep;
-        self
+    setters! {
+        /// Puts the configuration of the last container image into the volume, as `/.blockwright/config.json`: its command,
+        /// environment, user and ports.
+        keep_image_config(keep: bool) { keep_config = keep; }
     }
 
     /// Whom to tell how far it is.
@@ -352,27 +251,17 @@ impl VolumeBuilder {
         })
     }
 
-    /// As [`VolumeBuilder::progress`], and the build stops when the function breaks. It then fails with `Interrupted`, as it does when a source cannot be
-    /// read: a new image is removed, and one that was there is no volume any more from [`BuildProgress::Planned`] on. [`BuildProgress::Finishing`] comes too late to stop.
-    #[must_use]
-    pub fn watch(
-        mut self,
-        tell: impl Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync + 'static,
-    ) -> Self {
-        self.progress = Box::new(tell);
-        self
-    }
-
-    /// An earlier build of the volume (ext2, ext3 or ext4): files and directories that are there as well get the same inode numbers, and the same blocks if
-    /// they need no more of them. So images of consecutive builds share most of their bytes. The contents are those of the sources in any case.
-    /// The base is not trusted: numbers above four times what the sources need are not kept, and [`VolumeBuilder::size_auto`] takes over its number of
-    /// inodes only up to four times what is needed.
-    ///
-    /// Checksums start from the earlier volume's seed (feature `metadata_csum_seed`, unless [`VolumeBuilder::features`] names it), and directories are
-    /// hashed with its seed, because the UUID is another one.
-    #[must_use]
-    pub fn base(mut self, volume: SharedDevice) -> Self {
-        self.base = Some(volume);
-        self
+    setters! {
+        /// As [`VolumeBuilder::progress`], and the build stops when the function breaks. It then fails with `Interrupted`, as it does when a source cannot be
+        /// read: a new image is removed, and one that was there is no volume any more from [`BuildProgress::Planned`] on. [`BuildProgress::Finishing`] comes too late to stop.
+        watch(tell: impl Fn(&BuildProgress) -> ControlFlow<()> + Send + Sync + 'static) { progress = Box::new(tell); }
+        /// An earlier build of the volume (ext2, ext3 or ext4): files and directories that are there as well get the same inode numbers, and the same blocks if
+        /// they need no more of them. So images of consecutive builds share most of their bytes. The contents are those of the sources in any case.
+        /// The base is not trusted: numbers above four times what the sources need are not kept, and [`VolumeBuilder::size_auto`] takes over its number of
+        /// inodes only up to four times what is needed.
+        ///
+        /// Checksums start from the earlier volume's seed (feature `metadata_csum_seed`, unless [`VolumeBuilder::features`] names it), and directories are
+        /// hashed with its seed, because the UUID is another one.
+        base(volume: SharedDevice) { base = Some(volume); }
     }
 }

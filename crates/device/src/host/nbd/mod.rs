@@ -75,36 +75,25 @@ thread_local! {
     static CONNECTION_IS_OURS: Cell<usize> = const { Cell::new(0) };
 }
 
+crate::with_defaults! {
 /// How a server is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NbdOptions {
     /// Refuse writes.
-    pub read_only: bool,
+    pub read_only: bool = false,
     /// Keep other writers of this host away: see the module's head.
-    pub lock: bool,
+    pub lock: bool = true,
     /// How long connecting and negotiating may take, and how long the server may be silent while requests are in
     /// flight.
-    pub time_limit: Duration,
+    pub time_limit: Duration = Duration::from_secs(30),
     /// How long a lost connection is waited for while requests wait, and how long a server may be silent during a write. Zero: a lost connection is final.
     /// An address that names a time takes precedence.
-    pub reconnect: Duration,
+    pub reconnect: Duration = Duration::from_secs(60),
     /// How many connections are used where the server allows several. An address that names a number takes precedence.
-    pub connections: usize,
+    pub connections: usize = 1,
     /// How many bytes of writes are kept until a flush has made them durable. When there are so many, the device flushes by itself.
-    pub unflushed_bytes_max: u64,
+    pub unflushed_bytes_max: u64 = 64 << 20,
 }
-
-impl Default for NbdOptions {
-    fn default() -> Self {
-        NbdOptions {
-            read_only: false,
-            lock: true,
-            time_limit: Duration::from_secs(30),
-            reconnect: Duration::from_secs(60),
-            connections: 1,
-            unflushed_bytes_max: 64 << 20,
-        }
-    }
 }
 
 /// A question where zeroes end.

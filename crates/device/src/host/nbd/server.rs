@@ -30,49 +30,33 @@ pub enum Fault {
     HalfRead,
 }
 
+crate::with_defaults! {
 /// How the server behaves.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// The export's name.
-    pub export: String,
+    pub export: String = String::new(),
     /// Knows `GO`.
-    pub go: bool,
+    pub go: bool = true,
     /// Can flush.
-    pub flush: bool,
+    pub flush: bool = true,
     /// Knows FUA.
-    pub fua: bool,
+    pub fua: bool = true,
     /// Can trim.
-    pub trim: bool,
+    pub trim: bool = true,
     /// Can zero.
-    pub write_zeroes: bool,
+    pub write_zeroes: bool = true,
     /// Smallest, preferred and largest request; told only when there.
-    pub block_sizes: Option<(u32, u32, u32)>,
+    pub block_sizes: Option<(u32, u32, u32)> = None,
     /// So many replies are gathered, and sent last first.
-    pub reversed: usize,
+    pub reversed: usize = 1,
     /// Answers reads in chunks: blocks of zeroes as holes; and tells what reads as zeroes.
-    pub structured: bool,
+    pub structured: bool = true,
     /// Allows several connections.
-    pub multi: bool,
+    pub multi: bool = true,
     /// What goes wrong after this many requests of a connection.
-    pub fault: Option<(u64, Fault)>,
+    pub fault: Option<(u64, Fault)> = None,
 }
-
-impl Default for ServerOptions {
-    fn default() -> Self {
-        ServerOptions {
-            export: String::new(),
-            go: true,
-            flush: true,
-            fua: true,
-            trim: true,
-            write_zeroes: true,
-            block_sizes: None,
-            reversed: 1,
-            structured: true,
-            multi: true,
-            fault: None,
-        }
-    }
 }
 
 /// What was asked of the server.
