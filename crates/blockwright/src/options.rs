@@ -42,6 +42,7 @@ pub struct VolumeOptions {
     pub(crate) more_devices: Vec<PathBuf>,
     pub(crate) journal: Option<PathBuf>,
     pub(crate) overlay: Option<PathBuf>,
+    pub(crate) allow_backing: bool,
     /// Options of the layers below, for this project's own programs and tests. Not part of the stable interface.
     #[doc(hidden)]
     pub parts: PartOptions,
@@ -71,6 +72,7 @@ impl Default for VolumeOptions {
             more_devices: Vec::new(),
             journal: None,
             overlay: None,
+            allow_backing: false,
             parts: PartOptions::default(),
         }
     }
@@ -133,6 +135,14 @@ impl VolumeOptions {
     #[must_use]
     pub fn overlay(mut self, file: impl Into<PathBuf>) -> Self {
         self.overlay = Some(file.into());
+        self
+    }
+
+    /// Opens backing files and external data files of qcow2 images anywhere, and external data files for writing. Default: only regular files in the image's
+    /// folder, and only for reading, because the image names them and the caller does not. Concerns images that are opened by their path.
+    #[must_use]
+    pub fn allow_backing(mut self, on: bool) -> Self {
+        self.allow_backing = on;
         self
     }
 

@@ -104,6 +104,7 @@ pub struct JournalReport {
 #[derive(Clone)]
 pub struct JournalBuilder {
     options: JournalOptions,
+    allow_backing: bool,
     progress: Arc<ProgressFn>,
 }
 
@@ -111,6 +112,7 @@ impl Default for JournalBuilder {
     fn default() -> Self {
         JournalBuilder {
             options: JournalOptions::default(),
+            allow_backing: false,
             progress: Arc::new(Box::new(unheard)),
         }
     }
@@ -166,6 +168,14 @@ impl JournalBuilder {
         self
     }
 
+    /// Makes the journal also in qcow2 images whose data is in an external data file, wherever that is. As
+    /// [`VolumeOptions::allow_backing`](crate::VolumeOptions::allow_backing).
+    #[must_use]
+    pub fn allow_backing(mut self, on: bool) -> Self {
+        self.allow_backing = on;
+        self
+    }
+
     /// Tells how far it is, and stops when the function breaks: [`BuildProgress::Planned`] before anything is written, then [`BuildProgress::Copied`] while the
     /// log is wiped. The call fails with `Interrupted` then: a new image is removed, and from `Copied` on one that was there is no journal any more. It keeps
     /// its length.
@@ -217,7 +227,7 @@ impl JournalBuilder {
             {
                 self.create_new(path)
             }
-            _ => blockwright_disk::open(path, building_mode())
+            _ => blockwright_disk::open_with(path, building_mode(), self.allow_backing)
                 .map_err(Error::from)
                 .and_then(|device| self.create_on(&device)),
         };

@@ -74,6 +74,7 @@ pub struct VolumeBuilder {
     salt: String,
     /// An earlier build.
     base: Option<SharedDevice>,
+    allow_backing: bool,
 }
 
 impl Default for VolumeBuilder {
@@ -103,6 +104,7 @@ impl VolumeBuilder {
             progress: Box::new(|_| ControlFlow::Continue(())),
             salt: String::new(),
             base: None,
+            allow_backing: false,
         }
     }
 
@@ -252,6 +254,14 @@ impl VolumeBuilder {
     #[must_use]
     pub fn entries(mut self, policy: EntryPolicy) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// Makes the volume also in qcow2 images whose data is in an external data file, wherever that is. As
+    /// [`VolumeOptions::allow_backing`](crate::VolumeOptions::allow_backing).
+    #[must_use]
+    pub fn allow_backing(mut self, on: bool) -> Self {
+        self.allow_backing = on;
         self
     }
 
