@@ -221,7 +221,9 @@ pub enum FormatError {
         algorithm: Algorithm,
         reason: String,
     },
-    #[error("compressed cluster: {algorithm:?}, which this build cannot read (feature `zstd`)")]
+    #[error(
+        "compressed cluster: {algorithm:?}, which this build cannot read (feature `zstd` or `ruzstd`)"
+    )]
     CompressNotBuilt { algorithm: Algorithm },
     #[error("compressed cluster: decompresses to {found} bytes, expected {expected}")]
     CompressSize { found: usize, expected: usize },
