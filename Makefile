@@ -25,6 +25,7 @@ fmt:
 
 # The web page that browses images, as one file: target/web/blockwright.html.
 web:
+	@sh scripts/setup.sh web
 	@cargo xtask web
 
 prefix = $(DESTDIR)$(or $(PREFIX),/usr/local)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# setup.sh [build|dist|hosts]: installs what the tests, the demo and the benchmarks use beside the Rust toolchain; with `build`, what compiling needs of it; with
-# `dist`, what `cargo xtask dist` needs; with `hosts`, what `cargo xtask hosts` needs.
+# setup.sh [build|web|dist|hosts]: installs what the tests, the demo and the benchmarks use beside the Rust toolchain; with `build`, what compiling needs of it; with
+# `web`, what `make web` needs; with `dist`, what `cargo xtask dist` needs; with `hosts`, what `cargo xtask hosts` needs.
 # On Debian and its children as root; otherwise names what is missing. Quick when all is there.
 set -eu
 
@@ -15,6 +15,9 @@ targets=wasm32-wasip1
 if [ "${1:-}" = build ]; then
     need="git:git cc:gcc c++:g++ pkg-config:pkg-config"
     targets=""
+fi
+if [ "${1:-}" = web ]; then
+    need="cc:gcc"
 fi
 if [ "${1:-}" = dist ]; then
     need="cc:gcc musl-gcc:musl-tools objcopy:binutils dpkg-deb:dpkg xz:xz-utils git:git lintian:lintian"

@@ -5,7 +5,7 @@ use crate::source::{Rules, Source};
 use crate::watch::Watched;
 use blockwright::build::{BuildProgress, JournalBuilder};
 use blockwright::ext4::FsType;
-use blockwright::{Format, VolumeBuilder, reshape};
+use blockwright::{Format, VolumeBuilder};
 use blockwright_device::OpenMode;
 use blockwright_ffi::Image;
 use parking_lot::Mutex;
@@ -44,7 +44,7 @@ fn tells(
 
 /// Makes a volume. `options` has what the Python half has checked.
 #[pyfunction]
-#[pyo3(signature = (path, sources, rules, *, format, size, free, auto, label, features, uuid, owner, epoch, block_size, inode_ratio, inode_size, inodes, reserved_percent, hash_seed, journal_size, journal, base, platform, keep_image_config, new, progress))]
+#[pyo3(signature = (path, sources, rules, *, format, size, free, auto, label, features, uuid, owner, epoch, block_size, inode_ratio, inode_size, inodes, reserved_percent, hash_seed, journal_size, journal, base, platform, keep_image_config, allow_backing, new, progress))]
 #[expect(
     clippy::too_many_arguments,
     reason = "the Python half passes each option"
@@ -74,6 +74,7 @@ pub(crate) fn build(
     base: Option<PathBuf>,
     platform: Option<&str>,
     keep_image_config: bool,
+    allow_backing: bool,
     new: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Py<PyDict>> {
@@ -87,7 +88,7 @@ pub(crate) fn build(
             return Err(PyValueError::new_err(what));
         }
     };
-    builder = builder.features(features);
+    builder = builder.features(features).allow_backing(allow_backing);
     builder = match (auto, size) {
         (true, _) => builder.size_auto(free),
         (false, Some(bytes)) => builder.size(bytes),
@@ -126,14 +127,19 @@ pub(crate) fn build(
     if let Some(bytes) = journal_size {
         builder = builder.journal_bytes(bytes);
     }
-    if let Some(path) = journal {
-        let open = || reshape::open_journal(&path, OpenMode::default());
-        builder = builder.journal_device(detached(py, open)?);
+    let has_base = base.is_some();
+    let beside = Image {
+        journal,
+        allow_backing,
+        ..Image::new(base.unwrap_or_default())
+    };
+    if let Some(journal) = detached(py, || beside.open_journal(OpenMode::default()))? {
+        builder = builder.journal_device(journal);
     }
     let watched = Watched::new(progress);
     builder = builder.watch(tells(Arc::clone(&watched)));
-    if let Some(path) = base {
-        let open = || Image::new(path).open_device(OpenMode::read_only());
+    if has_base {
+        let open = || beside.open_device(OpenMode::read_only());
         builder = builder.base(detached(py, open)?);
     }
     if let Some(platform) = platform {
@@ -164,7 +170,7 @@ pub(crate) fn build(
 
 /// Makes a journal for a volume on another device; its UUID.
 #[pyfunction]
-#[pyo3(signature = (path, size, *, label, uuid, epoch, block_size, progress))]
+#[pyo3(signature = (path, size, *, label, uuid, epoch, block_size, allow_backing, progress))]
 #[expect(
     clippy::too_many_arguments,
     reason = "the Python half passes each option"
@@ -177,9 +183,10 @@ pub(crate) fn journal(
     uuid: Option<[u8; 16]>,
     epoch: Option<u64>,
     block_size: Option<u32>,
+    allow_backing: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Vec<u8>> {
-    let mut builder = JournalBuilder::new();
+    let mut builder = JournalBuilder::new().allow_backing(allow_backing);
     if let Some(bytes) = size {
         builder = builder.size(bytes);
     }

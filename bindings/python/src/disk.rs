@@ -9,8 +9,12 @@ use std::path::PathBuf;
 
 /// The partitions of the disk in an image, each as a dictionary.
 #[pyfunction]
-pub(crate) fn partitions(py: Python<'_>, path: PathBuf) -> PyResult<Vec<Py<PyDict>>> {
-    let found = detached(py, || blockwright_ffi::partitions(&path))?;
+pub(crate) fn partitions(
+    py: Python<'_>,
+    path: PathBuf,
+    allow_backing: bool,
+) -> PyResult<Vec<Py<PyDict>>> {
+    let found = detached(py, || blockwright_ffi::partitions(&path, allow_backing))?;
     let partitions = found.partitions.into_iter().map(|p| {
         let all = PyDict::new(py);
         all.set_item("number", p.number)?;

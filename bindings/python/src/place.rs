@@ -14,6 +14,7 @@ pub(crate) struct Place {
     journal: Option<PathBuf>,
     overlay: Option<PathBuf>,
     devices: Vec<PathBuf>,
+    allow_backing: bool,
 }
 
 impl From<Place> for Image {
@@ -27,6 +28,7 @@ impl From<Place> for Image {
             more_devices: place.devices,
             journal: place.journal,
             overlay: place.overlay,
+            allow_backing: place.allow_backing,
         }
     }
 }

@@ -591,6 +591,35 @@ def test_an_overlay_takes_the_changes(tmp_path, image):
     assert image.read_bytes() == before
 
 
+@pytest.mark.skipif(shutil.which("qemu-img") is None, reason="needs qemu-img")
+def test_data_outside_of_the_images_folder_is_used_when_that_is_allowed(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    disk, log, base = folder / "disk.qcow2", folder / "log.qcow2", folder / "base.qcow2"
+    for image in (disk, log, base):
+        data = f"data_file={tmp_path / image.stem}.raw"
+        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-o", data, image, "32M"], check=True)
+    calls = {
+        "make_journal": lambda **more: blockwright.make_journal(log, **more),
+        "mkfs": lambda **more: blockwright.mkfs(base, **more),
+        "build": lambda **more: blockwright.build_image(disk, [folder], size=32 << 20, base=base, exclude="*", **more),
+        "with a journal": lambda **more: blockwright.mkfs(disk, journal=log, **more),
+        "open": lambda **more: blockwright.Volume(disk, journal=log, **more).close(),
+        "check": lambda **more: blockwright.check(disk, journal=log, **more),
+        "settings": lambda **more: blockwright.change_settings(disk, journal=log, label="x", **more),
+        "resize": lambda **more: blockwright.resize(disk, minimum=True, journal=log, **more),
+        "map": lambda **more: blockwright.draw_map(disk, journal=log, **more),
+        "partitions": lambda **more: blockwright.partitions(disk, **more),
+    }
+    for name, call in calls.items():
+        with pytest.raises(OSError, match="allow_backing"):
+            call()
+            pytest.fail(name)
+        call(allow_backing=True)
+    with blockwright.Volume(disk, journal=log, overlay=folder / "changes", allow_backing=True) as volume:
+        volume.path("x").write_text("1")
+
+
 def test_options_of_check(image):
     if image.name.startswith("ext4"):
         with open(image, "r+b") as f:

@@ -12,12 +12,20 @@ use std::path::{Path, PathBuf};
 pub(crate) type Opener<'a> =
     dyn FnMut(&Path, OpenMode) -> blockwright_device::Result<SharedDevice> + 'a;
 
-/// Opens what a user calls an image: with the feature `disk` whatever container it is in, and a partition of it.
-pub(crate) fn open(path: &Path, mode: OpenMode) -> blockwright_device::Result<SharedDevice> {
+/// Opens what a user calls an image: with the feature `disk` whatever container it is in, and a partition of it. `allow_backing` is
+/// [`crate::VolumeOptions::allow_backing`].
+pub(crate) fn open(
+    path: &Path,
+    mode: OpenMode,
+    allow_backing: bool,
+) -> blockwright_device::Result<SharedDevice> {
     #[cfg(feature = "disk")]
-    return blockwright_disk::open(path, mode);
+    return blockwright_disk::open_with(path, mode, allow_backing);
     #[cfg(not(feature = "disk"))]
-    return blockwright_device::open(path, mode);
+    {
+        let _no_containers = allow_backing;
+        blockwright_device::open(path, mode)
+    }
 }
 
 /// The first device joined with the others at `more`, as one that is only read. Without others it is the
@@ -26,7 +34,9 @@ pub(crate) fn open(path: &Path, mode: OpenMode) -> blockwright_device::Result<Sh
 /// # Errors
 /// `Invalid` when the volume is no f2fs volume of this many devices; as opening; `Io`.
 pub fn join_devices(first: SharedDevice, more: &[PathBuf], mode: OpenMode) -> Result<SharedDevice> {
-    join_devices_by(first, more, mode, &mut |path, mode| self::open(path, mode))
+    join_devices_by(first, more, mode, &mut |path, mode| {
+        self::open(path, mode, false)
+    })
 }
 
 /// As [`join_devices`], with `open` for the others.

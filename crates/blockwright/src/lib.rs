@@ -27,7 +27,7 @@
 //! `build` turns directories and tar streams into volumes, and `disk` whole disks; [`export`] does the reverse.
 //!
 //! # Features
-//! All are in `default`. A program that only reads ext4 says `default-features = false, features = ["ext4"]`, and compiles a fifth of the crates.
+//! All but `ruzstd` are in `default`. A program that only reads ext4 says `default-features = false, features = ["ext4"]`, and compiles a fifth of the crates.
 //!
 //! | feature | what it adds |
 //! |---|---|
@@ -39,6 +39,7 @@
 //! | `verity` | hash trees of dm-verity |
 //! | `casefold` | directories whose names are compared without case; without it, such volumes are only read, and those directories refused |
 //! | `gzip`, `zstd`, `xz` | these compressions: of archives, `zstd` also of f2fs files and qcow2 clusters. The last two compile C |
+//! | `ruzstd` | reads f2fs files and qcow2 clusters that are compressed by zstd, in Rust: for targets without a C compiler. Slower, so `zstd` takes precedence |
 //! | `uring`, `nbd` | io_uring; NBD exports as devices. Linux, and nothing elsewhere |
 //!
 //! # Hosts

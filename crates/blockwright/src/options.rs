@@ -44,6 +44,7 @@ pub struct VolumeOptions {
     pub(crate) more_devices: Vec<PathBuf> = Vec::new(),
     pub(crate) journal: Option<PathBuf> = None,
     pub(crate) overlay: Option<PathBuf> = None,
+    pub(crate) allow_backing: bool = false,
     /// Options of the layers below, for this project's own programs and tests. Not part of the stable interface.
     #[doc(hidden)]
     pub parts: PartOptions = PartOptions::default(),
@@ -98,6 +99,9 @@ impl VolumeOptions {
         /// when the volume is opened for writing. An existing one is continued; over another image it is refused. It is a qcow2 file whose backing file
         /// is the image: see `disk::overlay`. Concerns volumes that are opened by their path.
         overlay(file: impl Into<PathBuf>) { overlay = Some(file.into()); }
+        /// Opens backing files and external data files of qcow2 images anywhere, and external data files for writing. Default: only regular files in the image's
+        /// folder, and only for reading, because the image names them and the caller does not. Concerns images that are opened by their path.
+        allow_backing(on: bool) { allow_backing = on; }
         #[cfg(feature = "ext4")]
         /// ext4: a journal device that is open already. [`VolumeOptions::journal`] takes precedence.
         journal_device(device: SharedDevice) { parts.ext4.journal_device = Some(device); }

@@ -151,7 +151,7 @@ pub fn set_watched(
 pub fn open_journal(path: impl AsRef<Path>, mode: OpenMode) -> Result<ExternalJournal> {
     let path = path.as_ref();
     Ok(ExternalJournal {
-        device: crate::devices::open(path, mode).map_err(|e| Error::from(e).at(path))?,
+        device: crate::devices::open(path, mode, false).map_err(|e| Error::from(e).at(path))?,
         number: journal_number(path),
     })
 }

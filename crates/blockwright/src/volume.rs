@@ -3,7 +3,7 @@
 use crate::devices::{self, Opener};
 use crate::format::{self, Format};
 use crate::{Error, ErrorKind, Result, VolumeOptions};
-use blockwright_device::{DeviceErrorKind, SharedDevice};
+use blockwright_device::{DeviceErrorKind, OpenMode, SharedDevice};
 use blockwright_vfs::{Cred, Engine, StatFs, Vfs};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -290,7 +290,7 @@ impl VolumeOptions {
     /// nor f2fs, or has a feature that this library does not know, `Corrupt`, `Io`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Volume> {
         let Some(overlay) = &self.overlay else {
-            return self.open_by(path, &mut |path, mode| devices::open(path, mode));
+            return self.open_by(path, &mut self.opener());
         };
         self.open_overlaid(path.as_ref(), overlay)
     }
@@ -313,7 +313,8 @@ impl VolumeOptions {
         options.overlay = None;
         options.open_by(path, &mut |path, mode| {
             let place = blockwright_disk::Place::of(path);
-            let disk = blockwright_disk::Disk::open_over(&place.file, mode, false, overlay)?;
+            let disk =
+                blockwright_disk::Disk::open_over(&place.file, mode, self.allow_backing, overlay)?;
             Ok(disk.select(place.part.as_ref())?)
         })
     }
@@ -323,7 +324,15 @@ impl VolumeOptions {
     /// # Errors
     /// As [`VolumeOptions::open`].
     pub fn open_device(&self, device: SharedDevice) -> Result<Volume> {
-        self.open_device_by(device, &mut |path, mode| devices::open(path, mode))
+        self.open_device_by(device, &mut self.opener())
+    }
+
+    /// Opens what these options name.
+    fn opener(
+        &self,
+    ) -> impl FnMut(&Path, OpenMode) -> blockwright_device::Result<SharedDevice> + use<> {
+        let allow_backing = self.allow_backing;
+        move |path, mode| devices::open(path, mode, allow_backing)
     }
 
     /// As [`VolumeOptions::open`]; `open` opens each device. For a process that may open no file any more and got its

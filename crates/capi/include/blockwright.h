@@ -133,6 +133,11 @@
 #define BW_MAKE_KEEP_CONFIG 128
 
 /**
+ * As `BW_ALLOW_BACKING`: for the image at `path`, for `journal` and for `base`.
+ */
+#define BW_MAKE_ALLOW_BACKING 256
+
+/**
  * A directory of the host, or a tar file, plain or compressed with gzip, zstd or xz.
  */
 #define BW_SOURCE_PATH 0
@@ -411,6 +416,12 @@
  * Bytes of a sentence about a partition, with its NUL.
  */
 #define BW_PARTITION_TEXT_BYTES 256
+
+/**
+ * Backing files and external data files of qcow2 images are opened wherever they are, and external data files for writing. Without it only regular files in the
+ * image's folder are opened, and only for reading: the image names them, and the program does not.
+ */
+#define BW_ALLOW_BACKING 1
 
 /**
  * As few bytes as the files need; `bytes` is how much stays free.
@@ -840,7 +851,8 @@ typedef struct bw_make_options {
    */
   size_t struct_size;
   /**
-   * `BW_MAKE_AUTO`, `BW_MAKE_EPOCH`, `BW_MAKE_OWNER`, `BW_MAKE_UUID`, `BW_MAKE_NEW`, `BW_MAKE_RESERVED`, `BW_MAKE_HASH_SEED`, `BW_MAKE_KEEP_CONFIG`.
+   * `BW_MAKE_AUTO`, `BW_MAKE_EPOCH`, `BW_MAKE_OWNER`, `BW_MAKE_UUID`, `BW_MAKE_NEW`, `BW_MAKE_RESERVED`, `BW_MAKE_HASH_SEED`, `BW_MAKE_KEEP_CONFIG`,
+   * `BW_MAKE_ALLOW_BACKING`.
    */
   uint32_t flags;
   /**
@@ -1098,6 +1110,14 @@ typedef struct bw_place {
    * How many.
    */
   size_t device_count;
+  /**
+   * `BW_ALLOW_BACKING`, or 0.
+   */
+  uint32_t flags;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
 } bw_place;
 
 /**
@@ -1765,7 +1785,7 @@ enum bw_status bw_check(bw_text path,
                         struct bw_error *error);
 
 /**
- * As `bw_check`, on a device of the program. Of the options' `place`, only `journal` may be set.
+ * As `bw_check`, on a device of the program. Of the options' `place`, only `journal` and `flags` may be set.
  */
 enum bw_status bw_check_device(const struct bw_device *device,
                                const struct bw_check_options *options,
@@ -2015,7 +2035,7 @@ enum bw_status bw_volume_open(bw_text path,
                               struct bw_error *error);
 
 /**
- * Opens the volume on a device of the program. `options` may be null. Of its `place`, only `journal` may be set.
+ * Opens the volume on a device of the program. `options` may be null. Of its `place`, only `journal` and `flags` may be set.
  */
 enum bw_status bw_volume_open_device(const struct bw_device *device,
                                      const struct bw_open_options *options,
@@ -2030,10 +2050,11 @@ enum bw_status bw_volume_close(struct bw_volume volume,
                                struct bw_error *error);
 
 /**
- * Reads the table of partitions of the disk at `path`: an image, also in a container (qcow2), a block device or an NBD export. A disk without a table has
- * none of them, and is no error.
+ * Reads the table of partitions of the disk at `path`: an image, also in a container (qcow2), a block device or an NBD export. `flags` is
+ * `BW_ALLOW_BACKING` or 0. A disk without a table has none of them, and is no error.
  */
 enum bw_status bw_partitions_read(bw_text path,
+                                  uint32_t flags,
                                   struct bw_partitions *partitions,
                                   struct bw_error *error);
 

@@ -46,7 +46,10 @@ pub const BW_MAKE_HASH_SEED: u32 = 64;
 /// The configuration of the last container image is put into the volume, as `/.blockwright/config.json`.
 pub const BW_MAKE_KEEP_CONFIG: u32 = 128;
 
-const ALL_FLAGS: u32 = 255;
+/// As `BW_ALLOW_BACKING`: for the image at `path`, for `journal` and for `base`.
+pub const BW_MAKE_ALLOW_BACKING: u32 = 256;
+
+const ALL_FLAGS: u32 = 511;
 
 /// A directory of the host, or a tar file, plain or compressed with gzip, zstd or xz.
 pub const BW_SOURCE_PATH: u32 = 0;
@@ -94,7 +97,8 @@ pub type bw_progress = Option<extern "C" fn(user: User, step: u32, done: u64, to
 pub struct bw_make_options {
     /// `sizeof(bw_make_options)`.
     pub struct_size: usize,
-    /// `BW_MAKE_AUTO`, `BW_MAKE_EPOCH`, `BW_MAKE_OWNER`, `BW_MAKE_UUID`, `BW_MAKE_NEW`, `BW_MAKE_RESERVED`, `BW_MAKE_HASH_SEED`, `BW_MAKE_KEEP_CONFIG`.
+    /// `BW_MAKE_AUTO`, `BW_MAKE_EPOCH`, `BW_MAKE_OWNER`, `BW_MAKE_UUID`, `BW_MAKE_NEW`, `BW_MAKE_RESERVED`, `BW_MAKE_HASH_SEED`, `BW_MAKE_KEEP_CONFIG`,
+    /// `BW_MAKE_ALLOW_BACKING`.
     pub flags: u32,
     /// `BW_MAKE_EXT4`, `BW_MAKE_EXT3`, `BW_MAKE_EXT2`, `BW_MAKE_F2FS` or `BW_MAKE_JOURNAL`.
     pub format: u32,
@@ -237,6 +241,8 @@ fn builder(
                 return Err(Fault::Misuse(what));
             }
         };
+        let allow_backing = has(BW_MAKE_ALLOW_BACKING);
+        builder = builder.allow_backing(allow_backing);
         builder = match (has(BW_MAKE_AUTO), o.bytes) {
             (true, free) => builder.size_auto(free),
             (false, 0) => builder,
@@ -266,9 +272,14 @@ fn builder(
             builder = builder.hash_seed(o.hash_seed);
         }
         if o.journal.optional().is_some() {
-            let path = o.journal.path("options.journal")?;
-            let journal = blockwright::reshape::open_journal(path, OpenMode::default())?;
-            builder = builder.journal_device(journal);
+            let image = Image {
+                journal: Some(o.journal.path("options.journal")?.to_owned()),
+                allow_backing,
+                ..Image::default()
+            };
+            if let Some(journal) = image.open_journal(OpenMode::default())? {
+                builder = builder.journal_device(journal);
+            }
         }
         if has(BW_MAKE_OWNER) {
             builder = builder.owner(o.uid, o.gid).root_owner(o.uid, o.gid);
@@ -288,8 +299,11 @@ fn builder(
         }
         if o.base.optional().is_some() {
             let path = o.base.path("options.base")?;
-            let device = Image::new(path).open_device(OpenMode::read_only())?;
-            builder = builder.base(device);
+            let image = Image {
+                allow_backing,
+                ..Image::new(path)
+            };
+            builder = builder.base(image.open_device(OpenMode::read_only())?);
         }
         if o.platform.optional().is_some() {
             builder = builder.platform(o.platform.utf8("options.platform")?)?;
@@ -408,7 +422,7 @@ fn journal(options: Option<&bw_make_options>, count: usize) -> Result<Option<Jou
     };
     known(
         o.flags,
-        BW_MAKE_EPOCH | BW_MAKE_UUID,
+        BW_MAKE_EPOCH | BW_MAKE_UUID | BW_MAKE_ALLOW_BACKING,
         "options.flags of a journal",
     )?;
     let others = [
@@ -427,7 +441,7 @@ fn journal(options: Option<&bw_make_options>, count: usize) -> Result<Option<Jou
         let what = "a journal has no files, inodes, features, base or journal of its own";
         return Err(Fault::Misuse(what.to_owned()));
     }
-    let mut builder = JournalBuilder::new();
+    let mut builder = JournalBuilder::new().allow_backing(o.flags & BW_MAKE_ALLOW_BACKING != 0);
     if o.bytes != 0 {
         builder = builder.size(o.bytes);
     }

@@ -201,7 +201,7 @@ pub extern "C" fn bw_check(
     })
 }
 
-/// As `bw_check`, on a device of the program. Of the options' `place`, only `journal` may be set.
+/// As `bw_check`, on a device of the program. Of the options' `place`, only `journal` and `flags` may be set.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_check_device(
     device: *const bw_device,

@@ -50,7 +50,7 @@ pub use map::*;
 pub use names::*;
 pub use open::*;
 pub use partitions::*;
-pub use place::bw_place;
+pub use place::{BW_ALLOW_BACKING, bw_place};
 pub use raw::{bw_rule, bw_source};
 pub use reshape::*;
 pub use verity::*;

@@ -77,7 +77,7 @@ pub extern "C" fn bw_volume_open(
     })
 }
 
-/// Opens the volume on a device of the program. `options` may be null. Of its `place`, only `journal` may be set.
+/// Opens the volume on a device of the program. `options` may be null. Of its `place`, only `journal` and `flags` may be set.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_volume_open_device(
     device: *const bw_device,
@@ -90,7 +90,7 @@ pub extern "C" fn bw_volume_open_device(
         volume.write(bw_volume { id: 0 });
         let options = sized(options, "options")?;
         let beside = beside_device(options.map(|o| &o.place))?;
-        let mut options = options_of(options)?;
+        let mut options = options_of(options)?.allow_backing(beside.allow_backing);
         if let Some(journal) = beside.journal {
             options = options.journal(journal);
         }

@@ -3,6 +3,7 @@
 use crate::call::{call, out};
 use crate::error::{Fault, Result, bw_error, bw_status, copy_text};
 use crate::handles::{PARTITIONS, bw_partitions};
+use crate::place::allow_backing;
 use crate::raw::Text;
 use blockwright::disk::Scheme;
 use blockwright_ffi::PartitionData;
@@ -69,18 +70,20 @@ pub struct bw_partition {
     pub problem: [c_char; BW_PARTITION_TEXT_BYTES],
 }
 
-/// Reads the table of partitions of the disk at `path`: an image, also in a container (qcow2), a block device or an NBD export. A disk without a table has
-/// none of them, and is no error.
+/// Reads the table of partitions of the disk at `path`: an image, also in a container (qcow2), a block device or an NBD export. `flags` is
+/// `BW_ALLOW_BACKING` or 0. A disk without a table has none of them, and is no error.
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_partitions_read(
     path: Text,
+    flags: u32,
     partitions: Option<&mut MaybeUninit<bw_partitions>>,
     error: Option<&mut MaybeUninit<bw_error>>,
 ) -> bw_status {
     call(error, || {
         let to = out(partitions, "partitions")?;
         to.write(bw_partitions { id: 0 });
-        let found = blockwright_ffi::partitions(path.path("path")?)?;
+        let found =
+            blockwright_ffi::partitions(path.path("path")?, allow_backing(flags, "flags")?)?;
         let id = PARTITIONS.insert(found)?;
         to.write(bw_partitions { id });
         Ok(())

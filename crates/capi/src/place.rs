@@ -1,11 +1,16 @@
 //! Where a volume is, and what belongs to it beside its image.
 
+use crate::call::known;
 use crate::error::{Fault, Result};
 use crate::raw::{Text, Texts};
 use blockwright_ffi::{Image, Window};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+
+/// Backing files and external data files of qcow2 images are opened wherever they are, and external data files for writing. Without it only regular files in the
+/// image's folder are opened, and only for reading: the image names them, and the program does not.
+pub const BW_ALLOW_BACKING: u32 = 1;
 
 /// Where a volume is in its image, and what belongs to it. Zeroes: all of the image, and nothing else.
 #[repr(C)]
@@ -22,6 +27,16 @@ pub struct bw_place {
     pub devices: Texts,
     /// How many.
     pub device_count: usize,
+    /// `BW_ALLOW_BACKING`, or 0.
+    pub flags: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Whether flags that may have [`BW_ALLOW_BACKING`] alone have it.
+pub(crate) fn allow_backing(flags: u32, name: &'static str) -> Result<bool> {
+    known(flags, BW_ALLOW_BACKING, name)?;
+    Ok(flags != 0)
 }
 
 fn path(text: Text) -> Option<PathBuf> {
@@ -30,6 +45,13 @@ fn path(text: Text) -> Option<PathBuf> {
 }
 
 impl bw_place {
+    fn allow_backing(&self) -> Result<bool> {
+        if self.reserved != 0 {
+            return Err(Fault::Misuse("place.reserved is not 0".to_owned()));
+        }
+        allow_backing(self.flags, "place.flags")
+    }
+
     /// The image at a path with this place.
     pub(crate) fn image(&self, image: Text) -> Result<Image> {
         let devices = self.devices.slice(self.device_count, "place.devices")?;
@@ -44,6 +66,7 @@ impl bw_place {
             more_devices: devices?,
             journal: path(self.journal),
             overlay: path(self.overlay),
+            allow_backing: self.allow_backing()?,
         })
     }
 
@@ -62,6 +85,7 @@ impl bw_place {
         }
         Ok(Image {
             journal: path(self.journal),
+            allow_backing: self.allow_backing()?,
             ..Image::default()
         })
     }

@@ -141,6 +141,17 @@ fn disk(path: &Path) {
     made.expect("a disk");
 }
 
+/// `elsewhere/c.qcow2`, whose data is in a file of the folder above.
+fn disk_with_data_elsewhere(dir: &Path) {
+    let folder = dir.join("elsewhere");
+    std::fs::create_dir(&folder).expect("a folder");
+    let data = format!("data_file={}", dir.join("c-data.raw").display());
+    run(Command::new("qemu-img")
+        .args(["create", "-q", "-f", "qcow2", "-o", &data])
+        .arg(folder.join("c.qcow2"))
+        .arg("32M"));
+}
+
 /// The programs with their arguments, in one way.
 fn programs(how: How) {
     if !oracles::have(&["cc", "pkg-config", "tar"]) {
@@ -158,6 +169,9 @@ fn programs(how: How) {
             "from-tar",
         ]));
         disk(&dir.path().join("c-disk.img"));
+        if name == "api" && oracles::have(&["qemu-img"]) {
+            disk_with_data_elsewhere(dir.path());
+        }
         let text = |path: &Path| path.to_str().expect("text").to_owned();
         let all = [text(dir.path()), text(&tree), text(&tar)];
         let args: Vec<&str> = match name {

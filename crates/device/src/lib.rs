@@ -10,7 +10,8 @@
 //! never change. Writers of a shared page copy it first.
 //!
 //! # Parts, lowest first
-//! - `pool`, `buffer`, `lender`, `loan`: aligned memory, and memory that a front end lends. `heap`: the C library's allocator.
+//! - `pool`, `buffer`, `lender`, `loan`: aligned memory, and memory that a front end lends. `heap`: the C library's allocator. `thread`: a
+//!   thread's CPU, and the clock of ticks.
 //! - `request`, `batch`, `sync`: requests, batches of writes, and waiting for requests.
 //! - `monitor`, [`metrics`], [`trace`]: counters and recordings. [`refuse`]: the checks that every device makes.
 //! - [`host`]: [`HostDevice`] (a file or block special) and `NbdDevice` (the export of a server).
@@ -69,6 +70,7 @@ mod request;
 pub mod sim;
 mod split_blocks;
 mod sync;
+mod thread;
 pub mod trace;
 mod zeroing;
 
@@ -98,6 +100,7 @@ pub use sim::memory::MemoryDevice;
 pub use sim::recording::{CrashPolicy, RecordingDevice};
 pub use split_blocks::SplitBlocksDevice;
 pub use sync::DeviceExt;
+pub use thread::{current_cpu, time_of_last_tick};
 pub use zeroing::ZeroingDevice;
 
 use std::fmt;

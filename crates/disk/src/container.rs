@@ -188,18 +188,18 @@ pub fn resolve(other: &Other<'_>, allow_any: bool) -> Result<PathBuf> {
         let folder = std::fs::canonicalize(folder).map_err(missing)?;
         if !real.starts_with(&folder) {
             return Err(Error::Denied(format!(
-                "the {noun} {shown:?} is outside of the image's folder; --allow-backing opens it"
+                "the {noun} {shown:?} is outside of the image's folder; allow_backing (--allow-backing) opens it"
             )));
         }
         if !real.is_file() {
             return Err(Error::Denied(format!(
-                "the {noun} {shown:?} is not a regular file; --allow-backing opens it"
+                "the {noun} {shown:?} is not a regular file; allow_backing (--allow-backing) opens it"
             )));
         }
         // The image may name any file of its folder, one that was not made for it, too.
         if !other.read_only {
             return Err(Error::Denied(format!(
-                "the {noun} {shown:?} would be written to, and only the image names it; --allow-backing opens it for writing"
+                "the {noun} {shown:?} would be written to, and only the image names it; allow_backing (--allow-backing) opens it for writing"
             )));
         }
     }

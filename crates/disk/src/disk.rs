@@ -165,8 +165,21 @@ pub fn open(
     path: impl AsRef<Path>,
     mode: OpenMode,
 ) -> std::result::Result<SharedDevice, DeviceError> {
+    open_with(path, mode, false)
+}
+
+/// As [`open`]; `allow_backing` as for [`Disk::open_with`].
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(
+    path: impl AsRef<Path>,
+    mode: OpenMode,
+    allow_backing: bool,
+) -> std::result::Result<SharedDevice, DeviceError> {
     let place = Place::of(path);
-    Ok(Disk::open(&place.file, mode)?.select(place.part.as_ref())?)
+    let disk = Disk::open_with(&place.file, mode, allow_backing)?;
+    Ok(disk.select(place.part.as_ref())?)
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ mod vhd;
 mod vmdk;
 
 pub use convert::convert;
-pub use disk::{Disk, open, open_file};
+pub use disk::{Disk, open, open_file, open_with};
 pub use error::{Error, Result};
 pub use place::{Place, Selector};
 pub use table::{Partition, Scheme, Table};

@@ -4,7 +4,7 @@ use blockwright::reshape::{self, ExternalJournal};
 use blockwright::{Error, ErrorKind, Result, Volume, VolumeOptions};
 use blockwright_device::{DevOffset, OffsetDevice, OpenMode, SharedDevice};
 use blockwright_disk::{Disk, Place};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A range of an image's bytes that is used as a device of its own.
@@ -29,6 +29,8 @@ pub struct Image {
     pub journal: Option<PathBuf>,
     /// A file that keeps all changes; the image is only read.
     pub overlay: Option<PathBuf>,
+    /// As [`VolumeOptions::allow_backing`], for each of these.
+    pub allow_backing: bool,
 }
 
 impl Image {
@@ -48,12 +50,17 @@ impl Image {
         let at = |e: Error| e.at(&self.path);
         let whole = self.open_whole(mode).map_err(at)?;
         let first = self.window.of(whole).map_err(at)?;
-        blockwright::join_devices(first, &self.more_devices, mode).map_err(at)
+        let open = &mut |path: &Path, mode| self.open(path, mode);
+        blockwright::join_devices_by(first, &self.more_devices, mode, open).map_err(at)
+    }
+
+    fn open(&self, path: &Path, mode: OpenMode) -> blockwright_device::Result<SharedDevice> {
+        blockwright_disk::open_with(path, mode, self.allow_backing)
     }
 
     fn open_whole(&self, mode: OpenMode) -> Result<SharedDevice> {
         let Some(overlay) = &self.overlay else {
-            return Ok(blockwright_disk::open(&self.path, mode)?);
+            return Ok(self.open(&self.path, mode)?);
         };
         if !self.more_devices.is_empty() {
             let what = "an overlay lies over volumes on one device only";
@@ -61,7 +68,7 @@ impl Image {
         }
         let place = Place::of(&self.path);
         let open = || -> blockwright_disk::Result<SharedDevice> {
-            let disk = Disk::open_over(&place.file, mode, false, overlay)?;
+            let disk = Disk::open_over(&place.file, mode, self.allow_backing, overlay)?;
             match &place.part {
                 Some(part) => disk.part(part),
                 None => Ok(disk.device().clone()),
@@ -75,7 +82,12 @@ impl Image {
     /// # Errors
     /// As opening; with its path.
     pub fn open_journal(&self, mode: OpenMode) -> Result<Option<ExternalJournal>> {
-        let open = |path: &PathBuf| reshape::open_journal(path, mode);
+        let open = |path: &PathBuf| {
+            Ok(ExternalJournal {
+                device: self.open(path, mode).map_err(|e| Error::from(e).at(path))?,
+                number: reshape::journal_number(path),
+            })
+        };
         self.journal.as_ref().map(open).transpose()
     }
 
@@ -84,7 +96,7 @@ impl Image {
     /// # Errors
     /// As [`blockwright::VolumeOptions::open`] and [`Image::open_device`].
     pub fn open_volume(&self, options: &VolumeOptions) -> Result<Volume> {
-        let mut options = options.clone();
+        let mut options = options.clone().allow_backing(self.allow_backing);
         if let Some(journal) = &self.journal {
             options = options.journal(journal);
         }

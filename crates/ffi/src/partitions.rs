@@ -52,8 +52,8 @@ pub struct PartitionData {
 pub(crate) fn disk(image: &Image, mode: OpenMode) -> Result<(Disk, Option<Selector>)> {
     let place = Place::of(&image.path);
     let disk = match &image.overlay {
-        Some(overlay) => Disk::open_over(&place.file, mode, false, overlay),
-        None => Disk::open(&place.file, mode),
+        Some(overlay) => Disk::open_over(&place.file, mode, image.allow_backing, overlay),
+        None => Disk::open_with(&place.file, mode, image.allow_backing),
     };
     let disk = disk.map_err(|e| of_disk(e).at(&image.path))?;
     Ok((disk, place.part))
@@ -63,12 +63,16 @@ fn of_disk(e: blockwright_disk::Error) -> Error {
     Error::from(DeviceError::from(e))
 }
 
-/// Reads the table of partitions of a disk: an image, a block device or an NBD export.
+/// Reads the table of partitions of a disk: an image, a block device or an NBD export. `allow_backing` is [`Image::allow_backing`].
 ///
 /// # Errors
 /// As opening; `Corrupt` for a table of which no copy can be used; `Invalid` for a path that names a partition.
-pub fn partitions(path: &Path) -> Result<TableData> {
-    let (disk, part) = disk(&Image::new(path), OpenMode::read_only())?;
+pub fn partitions(path: &Path, allow_backing: bool) -> Result<TableData> {
+    let image = Image {
+        allow_backing,
+        ..Image::new(path)
+    };
+    let (disk, part) = disk(&image, OpenMode::read_only())?;
     if part.is_some() {
         let what = "this is a partition; its disk has the table";
         return Err(Error::new(ErrorKind::Invalid, what).at(path));

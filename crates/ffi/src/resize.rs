@@ -261,7 +261,7 @@ mod tests {
                 .part(Part::volume("second", volume("two")))
                 .create(&disk, container)
                 .expect("made");
-            let found = partitions(&disk).expect("listed");
+            let found = partitions(&disk, false).expect("listed");
             assert_eq!(found.scheme, Some(scheme));
             let second = &found.partitions[1];
             assert_eq!((second.number, second.bytes), (2, 32 << 20));
@@ -288,9 +288,9 @@ mod tests {
             let stopped = Watch::new(|_| ControlFlow::Break(()));
             let error = grow(&image, Target::Fill, Mode::Change, &stopped).expect_err("stopped");
             assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
-            assert_eq!(partitions(&disk).expect("listed"), found);
+            assert_eq!(partitions(&disk, false).expect("listed"), found);
             let grown = grow(&image, Target::Fill, Mode::Change, &none).expect("grown");
-            let now = partitions(&disk).expect("listed").partitions[1].bytes;
+            let now = partitions(&disk, false).expect("listed").partitions[1].bytes;
             assert!(now > 100 << 20 && grown.bytes() == now, "{now}: {grown:?}");
             let volume = Volume::open(&part).expect("opened");
             volume.write("/x", b"1").expect("written");
@@ -300,7 +300,7 @@ mod tests {
             let html = map(&image, MapForm::Html).expect("drawn");
             assert!(html.contains("<html"));
             assert!(map(&whole, MapForm::Svg).is_err());
-            let error = partitions(&part).expect_err("a partition");
+            let error = partitions(&part, false).expect_err("a partition");
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         }
         let bare = dir.path().join("bare.img");
@@ -308,7 +308,7 @@ mod tests {
             .size(16 << 20)
             .create(&bare)
             .expect("made");
-        let found = partitions(&bare).expect("read");
+        let found = partitions(&bare, false).expect("read");
         assert!(found.scheme.is_none() && found.partitions.is_empty());
     }
 }

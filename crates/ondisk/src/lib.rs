@@ -6,8 +6,8 @@
 //! `FormatError` ([ext4's](ext4::FormatError), f2fs's) that names the structure
 //! and the value it refused.
 //!
-//! Features (all default): `f2fs` has that format; `zstd` reads f2fs files that are compressed so; `casefold` folds names, and without it the one encoding
-//! that there is counts as unknown.
+//! Features (all default but `ruzstd`): `f2fs` has that format; `zstd` reads f2fs files that are compressed so, and `ruzstd` does it without C; `casefold`
+//! folds names, and without it the one encoding that there is counts as unknown.
 //!
 //! Invariants: nothing here panics on any input bytes, allocates in proportion to an on-disk
 //! number, or contains unsafe code.

@@ -91,29 +91,8 @@ impl Timestamp {
                 nanos: (ms % 1000) as u32 * 1_000_000,
             };
         }
-        Self::of_host()
-    }
-
-    #[cfg(target_os = "linux")]
-    fn of_host() -> Self {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        Timestamp {
-            secs: now.tv_sec,
-            // Less than a second's.
-            nanos: now.tv_nsec as u32,
-        }
-    }
-
-    /// Other hosts have no clock of ticks that the standard library reads; no kernel shares these times either.
-    #[cfg(not(target_os = "linux"))]
-    fn of_host() -> Self {
-        let epoch = std::time::SystemTime::UNIX_EPOCH;
-        // A clock before the epoch is wrong in any case.
-        let now = epoch.elapsed().unwrap_or_default();
-        Timestamp {
-            secs: now.as_secs() as i64,
-            nanos: now.subsec_nanos(),
-        }
+        let (secs, nanos) = blockwright_device::time_of_last_tick();
+        Timestamp { secs, nanos }
     }
 }
 

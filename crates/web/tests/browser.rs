@@ -124,6 +124,28 @@ fn images_are_browsed_in_a_browser() {
             .args([at("disk.raw"), at("disk.qcow2")]),
     );
 
+    // What Linux compressed on f2fs by zstd, in a qcow2 file that is compressed by zstd, too.
+    let linux = include_bytes!("../../blockwright/tests/data/f2fs-compressed-by-linux.img.zst");
+    let linux = zstd::stream::decode_all(&linux[..]).expect("unpacked");
+    std::fs::write(at("linux.f2fs"), linux).expect("written");
+    let packed = [
+        "convert",
+        "-c",
+        "-O",
+        "qcow2",
+        "-o",
+        "compression_type=zstd",
+    ];
+    done(
+        tool("qemu-img")
+            .args(packed)
+            .args([at("linux.f2fs"), at("packed.qcow2")]),
+    );
+    let volume = Volume::open_read_only(at("linux.f2fs")).expect("opened");
+    let mixed = volume.read("/zstd-2/mixed").expect("read");
+    std::fs::write(at("mixed.bin"), mixed).expect("written");
+    volume.close().expect("closed");
+
     let mut bytes = inner;
     forget_blocks_in_use(&mut bytes);
     std::fs::write(at("damaged.ext4"), bytes).expect("written");

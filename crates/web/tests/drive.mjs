@@ -205,6 +205,12 @@ try {
   await press("same");
   assert((await download("same")).every((byte) => byte === 0x42), "a file of partition 2 has its bytes");
 
+  await opened("packed.qcow2");
+  await see("about", "f2fs");
+  await press("zstd-2");
+  await press("mixed");
+  assert.deepEqual(await download("mixed"), readFileSync(`${folder}/mixed.bin`));
+
   await opened("damaged.ext4");
   await press("Check");
   await see("check", "issue");

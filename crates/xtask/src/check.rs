@@ -3,6 +3,7 @@
 
 use crate::circles::circles;
 use crate::release::is_published;
+use crate::skipped::{skip, summary};
 use crate::tools::cargo_path;
 use crate::workspace;
 use std::fs;
@@ -81,10 +82,15 @@ pub(crate) fn run() -> ExitCode {
         "documentation",
         &["doc", "--workspace", "--no-deps", "--quiet"],
     );
+    println!("xtask check: {}", summary());
     if ok {
         println!("xtask check: {rooms} rooms, arrows and unsafe as planned");
         ExitCode::SUCCESS
     } else {
+        println!(
+            "xtask check: {} faults, or what cargo says above",
+            faults.len()
+        );
         ExitCode::FAILURE
     }
 }
@@ -222,7 +228,7 @@ fn fuzzing_stays_outside(files: &[PathBuf], faults: &mut Vec<String>) {
 pub(crate) fn tracked_files() -> Result<Vec<PathBuf>, String> {
     let root = workspace();
     if !root.join(".git").exists() {
-        eprintln!("xtask check: SKIPPED conflict markers: this is no git repository");
+        skip("conflict markers: this is no git repository");
         return Ok(Vec::new());
     }
     // CI may run as another user than the one whose files these are.

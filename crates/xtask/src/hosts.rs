@@ -1,5 +1,6 @@
 //! Where and how the library is built: combinations of features, the oldest compiler, other hosts, the size of a reader.
 
+use crate::skipped::skip;
 use crate::tools::{cargo_path, host, is_installed, output};
 use crate::{target_dir, workspace};
 use serde_json::Value;
@@ -15,6 +16,7 @@ const PAIRS: &[&str] = &[
     "f2fs,casefold",
     "f2fs,zstd",
     "disk,zstd",
+    "f2fs,disk,ruzstd",
     "build,gzip",
     "build,zstd",
     "build,xz",
@@ -22,11 +24,14 @@ const PAIRS: &[&str] = &[
 
 /// What the library has on every host, beside the features that each target needs a C compiler for, and those of one host.
 const PORTABLE: &[&str] = &[
-    "ext4", "f2fs", "casefold", "build", "resize", "disk", "verity", "gzip",
+    "ext4", "f2fs", "casefold", "build", "resize", "disk", "verity", "gzip", "ruzstd",
 ];
 
 /// What a reader of ext4 alone may pull, itself and our own crates counted.
 const READER_CRATES_MAX: usize = 24;
+
+/// The features of rustix that such a reader may need. With those of the whole program it takes twice as long to compile.
+const READER_RUSTIX: &str = "alloc,default,fs,std";
 
 /// Hosts beside the one at hand.
 const TARGETS: &[&str] = &[
@@ -50,6 +55,8 @@ pub(crate) fn check() -> Vec<String> {
         }
         Err(told) => faults.push(told),
     }
+    let maker = ["--package", "blockwright-web", "--bins"];
+    faults.extend(compile("the program that makes the web page", &maker));
     faults.extend(reader());
     faults.extend(oldest().err());
     faults.extend(static_program());
@@ -61,7 +68,7 @@ pub(crate) fn check() -> Vec<String> {
         {
             faults.extend(portable(target));
         } else {
-            eprintln!("xtask check: SKIPPED {target}: rustup target add {target}");
+            skip(&format!("{target}: rustup target add {target}"));
         }
     }
     faults
@@ -134,6 +141,7 @@ fn portable(target: &str) -> Vec<String> {
     faults.extend(compile(&what, &[&on[..], &program[..]].concat()));
     if target.ends_with("-wasip1") {
         let module = ["--package", "blockwright-web", "--lib"];
+        let module = [&module[..], &["--features", "module"]].concat();
         let what = "the module of the web page";
         faults.extend(compile(what, &[&on[..], &module[..]].concat()));
     }
@@ -146,7 +154,7 @@ fn static_program() -> Option<String> {
     let sysroot = output(Command::new("rustc").args(["--print", "sysroot"])).unwrap_or_default();
     let libraries = Path::new(sysroot.trim()).join("lib/rustlib").join(&target);
     if !libraries.is_dir() || !is_installed("musl-gcc") {
-        eprintln!("xtask check: SKIPPED the static program: sh scripts/setup.sh dist");
+        skip("the static program: sh scripts/setup.sh dist");
         return None;
     }
     let of = ["--package", "blockwright-cli", "--target", &target];
@@ -189,7 +197,9 @@ fn oldest() -> Result<(), String> {
     let toolchain = oldest_toolchain(&manifest)?;
     let there = output(Command::new("rustc").args([format!("+{toolchain}").as_str(), "-V"]));
     if there.is_err() {
-        eprintln!("xtask check: SKIPPED Rust {toolchain}: rustup toolchain install {toolchain}");
+        skip(&format!(
+            "Rust {toolchain}: rustup toolchain install {toolchain}"
+        ));
         return Ok(());
     }
     let mut command = Command::new("cargo");
@@ -247,13 +257,29 @@ fn reader() -> Option<String> {
     }
 }
 
-/// The crates that the library pulls with these features, by name and version.
-fn crates_of(features: &str) -> Result<Vec<String>, String> {
+/// The crates that the library pulls with these features, a line each in a format of `cargo tree`.
+fn tree_of(features: &str, format: &str) -> Result<String, String> {
     let mut command = Command::new(cargo_path());
     command.args(["tree", "--package", "blockwright", "--edges", "normal"]);
-    command.args(["--prefix", "none", "--no-dedupe", "--format", "{p}"]);
+    command.args(["--prefix", "none", "--no-dedupe", "--format", format]);
     command.args(["--no-default-features", "--features", features]);
-    let listed = output(&mut command)?;
+    output(&mut command)
+}
+
+/// The features of rustix that a reader needs, if they are other ones than [`READER_RUSTIX`].
+fn reader_rustix() -> Result<Option<String>, String> {
+    let listed = tree_of("ext4", "{p}: {f}")?;
+    let found = listed.lines().find(|line| line.starts_with("rustix "));
+    let found = found.and_then(|line| line.split(": ").nth(1));
+    let found = found.unwrap_or_default().trim_end_matches(" (*)");
+    Ok((found != READER_RUSTIX).then(|| {
+        format!("a reader of ext4 needs the features {found} of rustix, not {READER_RUSTIX}")
+    }))
+}
+
+/// The crates that the library pulls with these features, by name and version.
+fn crates_of(features: &str) -> Result<Vec<String>, String> {
+    let listed = tree_of(features, "{p}")?;
     let name = |line: &str| {
         line.split_whitespace()
             .take(2)
@@ -275,6 +301,10 @@ pub(crate) fn dependencies() -> Vec<String> {
             "a reader of ext4 pulls {} crates, at most {READER_CRATES_MAX}: {found:?}",
             found.len()
         )),
+        Err(told) => faults.push(told),
+    }
+    match reader_rustix() {
+        Ok(fault) => faults.extend(fault),
         Err(told) => faults.push(told),
     }
     match own_packages().and_then(|metadata| back_ends(&metadata)) {

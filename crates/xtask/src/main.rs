@@ -18,6 +18,7 @@ mod run;
 mod s3;
 mod scratch;
 mod served;
+mod skipped;
 mod steps;
 mod switch;
 mod test;
@@ -155,7 +156,9 @@ fn main() -> ExitCode {
         Some("web") => {
             let output = target_dir().join("web/blockwright.html");
             let output = output.display().to_string();
-            let words = ["run", "--quiet", "-p", "blockwright-web", "--"];
+            // The program that makes the page needs no library, which it compiles for the page alone.
+            let words = ["run", "--quiet", "-p", "blockwright-web"];
+            let words = [&words[..], &["--no-default-features", "--"]].concat();
             match rest {
                 [] => tools::cargo(&[&words[..], &[&output]].concat(), &[]),
                 _ => tools::cargo(&words, rest),

@@ -1,6 +1,7 @@
 //! What is looked at before a version is published: packages, promises of STABILITY.md, advisories.
 
 use crate::hosts::own_packages;
+use crate::skipped::skip;
 use crate::tools::{cargo_home, cargo_path, is_installed, output, tools_dir};
 use crate::{target_dir, workspace};
 use serde_json::Value;
@@ -156,9 +157,7 @@ fn semver() -> Result<(), String> {
     ]);
     let tags = output(&mut git).unwrap_or_default();
     let Some(last) = tags.lines().next() else {
-        eprintln!(
-            "xtask check: SKIPPED semantic versioning: no version is tagged (v0.1.0) to compare with"
-        );
+        skip("semantic versioning: no version is tagged (v0.1.0) to compare with");
         return Ok(());
     };
     let Some(mut command) = tool("semver-checks") else {
@@ -182,10 +181,10 @@ fn semver() -> Result<(), String> {
 fn advisories() -> Result<(), String> {
     let database = database();
     if !database.join("crates").is_dir() {
-        eprintln!(
-            "xtask check: SKIPPED advisories: {} is no copy of RustSec's database; `cargo audit` makes one, or set ADVISORY_DB",
+        skip(&format!(
+            "advisories: {} is no copy of RustSec's database; `cargo audit` makes one, or set ADVISORY_DB",
             database.display()
-        );
+        ));
         return Ok(());
     }
     match tool("audit") {
@@ -230,7 +229,7 @@ fn tool(name: &str) -> Option<Command> {
         (true, _) => Command::new(ours),
         (false, true) => Command::new(&program),
         (false, false) => {
-            eprintln!("xtask check: SKIPPED cargo {name}: cargo install --locked {program}");
+            skip(&format!("cargo {name}: cargo install --locked {program}"));
             return None;
         }
     };

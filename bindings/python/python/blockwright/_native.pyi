@@ -111,6 +111,7 @@ def build(
     base: str | None,
     platform: str | None,
     keep_image_config: bool,
+    allow_backing: bool,
     new: bool,
     progress: Callable[[str, int, int], object] | None,
 ) -> dict[str, Any]: ...
@@ -122,6 +123,7 @@ def journal(
     uuid: bytes | None,
     epoch: int | None,
     block_size: int | None,
+    allow_backing: bool,
     progress: Callable[[str, int, int], object] | None,
 ) -> bytes: ...
 def seal(
@@ -146,7 +148,7 @@ def resize(
     grow_partition: bool,
     progress: Callable[[str, int, int], object] | None,
 ) -> tuple[int, int]: ...
-def partitions(path: str) -> list[dict[str, Any]]: ...
+def partitions(path: str, allow_backing: bool) -> list[dict[str, Any]]: ...
 def map(place: Place, html: bool) -> str: ...
 def settings(
     place: Place,

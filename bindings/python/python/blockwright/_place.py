@@ -16,6 +16,7 @@ class Place(TypedDict):
     journal: str | None
     overlay: str | None
     devices: list[str]
+    allow_backing: bool
 
 
 def place(
@@ -26,6 +27,7 @@ def place(
     journal: str | os.PathLike[str] | None = None,
     overlay: str | os.PathLike[str] | None = None,
     devices: Iterable[str | os.PathLike[str]] = (),
+    allow_backing: bool = False,
 ) -> Place:
     """The arguments that say it."""
     return {
@@ -35,4 +37,5 @@ def place(
         "journal": None if journal is None else os.fspath(journal),
         "overlay": None if overlay is None else os.fspath(overlay),
         "devices": [os.fspath(device) for device in devices],
+        "allow_backing": allow_backing,
     }

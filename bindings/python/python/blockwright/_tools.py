@@ -203,6 +203,7 @@ def build_image(
     base: str | os.PathLike[str] | None = None,
     platform: str | None = None,
     keep_image_config: bool = False,
+    allow_backing: bool = False,
     exclude: str | Iterable[str] = (),
     fsverity: str | Iterable[str] = (),
     owner_map: str | Iterable[str] = (),
@@ -222,7 +223,7 @@ def build_image(
     With ``epoch`` (as ``SOURCE_DATE_EPOCH``), the same sources and options make the same bytes.
     ``journal`` is the device or image of the volume's journal, which :func:`make_journal` has made and no volume uses.
     ``base`` is the image of an earlier build of an ext4 volume: what is in both stays where it was. ``platform`` (as ``linux/arm64``) chooses among the images
-    of a container image, whose configuration ``keep_image_config`` puts into the volume.
+    of a container image, whose configuration ``keep_image_config`` puts into the volume. ``allow_backing`` is that of :class:`Volume`: of the image, ``journal`` and ``base``.
 
     The other options are rules for the entries of all sources, as those of the command ``mkfs``: ``exclude`` has patterns of names or paths that are left
     out, ``fsverity`` of files that fs-verity protects; ``owner_map`` maps users and groups (``"0-65535:100000"``); ``mtime`` is the time of all files in
@@ -276,6 +277,7 @@ def build_image(
         base=base,
         platform=platform,
         keep_image_config=keep_image_config,
+        allow_backing=allow_backing,
     )
 
 
@@ -297,11 +299,13 @@ def mkfs(
     hash_seed: _uuid.UUID | None = None,
     journal_size: int | None = None,
     journal: str | os.PathLike[str] | None = None,
+    allow_backing: bool = False,
     exist_ok: bool = True,
 ) -> BuildReport:
     """Makes an empty volume. Without ``size`` it takes the image or device that is there. ``owner`` is given to the root directory.
 
-    ``journal`` is the device or image of the volume's journal, which :func:`make_journal` has made and no volume uses.
+    ``journal`` is the device or image of the volume's journal, which :func:`make_journal` has made and no volume uses. ``allow_backing`` is that of
+    :class:`Volume`, of the image and the journal.
     """
     return _build(
         image,
@@ -323,6 +327,7 @@ def mkfs(
         hash_seed=hash_seed,
         journal_size=journal_size,
         journal=journal,
+        allow_backing=allow_backing,
     )
 
 
@@ -355,6 +360,7 @@ def _build(
     base: str | os.PathLike[str] | None = None,
     platform: str | None = None,
     keep_image_config: bool = False,
+    allow_backing: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> BuildReport:
@@ -373,6 +379,7 @@ def _build(
         base=_path(base),
         platform=platform,
         keep_image_config=keep_image_config,
+        allow_backing=allow_backing,
         new=not exist_ok,
         progress=progress,
         **options,
@@ -389,12 +396,13 @@ def make_journal(
     uuid: _uuid.UUID | None = None,
     epoch: int | None = None,
     block_size: int | None = None,
+    allow_backing: bool = False,
     progress: Progress | None = None,
 ) -> _uuid.UUID:
     """Makes a journal for an ext4 volume on another device, in an image or on a device, and returns its UUID.
 
     Without ``size`` it takes the image or device that is there. ``progress(step, done, total)`` is told ``"copying"`` while the log is wiped. An exception of it, or
-    ``KeyboardInterrupt``, stops the call, and removes a new image.
+    ``KeyboardInterrupt``, stops the call, and removes a new image. ``allow_backing`` is that of :class:`Volume`.
     """
     made = _native.journal(
         os.fspath(image),
@@ -403,6 +411,7 @@ def make_journal(
         uuid=None if uuid is None else uuid.bytes,
         epoch=epoch,
         block_size=block_size,
+        allow_backing=allow_backing,
         progress=progress,
     )
     return _uuid.UUID(bytes=bytes(made))
@@ -439,12 +448,13 @@ def check(
     journal: str | os.PathLike[str] | None = None,
     overlay: str | os.PathLike[str] | None = None,
     devices: Iterable[str | os.PathLike[str]] = (),
+    allow_backing: bool = False,
     progress: Progress | None = None,
 ) -> CheckReport:
     """Checks the volume in an image, which must not be open. Damage is no exception: it is in the report.
 
-    ``preen`` makes the repairs that are safe without a human, ``repair`` all. ``offset``, ``size``, ``journal``, ``overlay`` and ``devices`` are
-    those of :class:`Volume`.
+    ``preen`` makes the repairs that are safe without a human, ``repair`` all. ``offset``, ``size``, ``journal``, ``overlay``, ``devices``
+    and ``allow_backing`` are those of :class:`Volume`.
 
     ext4: ``superblock`` is the block of a copy to use instead of the primary superblock. f2fs: with ``repair``, ``discard_fsynced`` gives up what fsync
     wrote since the last checkpoint, where a mount refuses to recover it.
@@ -455,7 +465,15 @@ def check(
     has written nothing, but the transactions of an ext4 journal that it replayed.
     """
     report = _native.check(
-        place(image, offset=offset, size=size, journal=journal, overlay=overlay, devices=devices),
+        place(
+            image,
+            offset=offset,
+            size=size,
+            journal=journal,
+            overlay=overlay,
+            devices=devices,
+            allow_backing=allow_backing,
+        ),
         mode=mode,
         issues_max=issues_max,
         superblock=superblock,
@@ -476,6 +494,7 @@ def resize(
     grow_partition: bool = False,
     journal: str | os.PathLike[str] | None = None,
     overlay: str | os.PathLike[str] | None = None,
+    allow_backing: bool = False,
     progress: Progress | None = None,
 ) -> Resized:
     """Changes the size of the volume in an image, which must not be open, and the length of the image file with it.
@@ -489,19 +508,20 @@ def resize(
         raise ValueError("minimum takes no size")
     if free and not minimum:
         raise ValueError("free is for minimum")
-    where = place(image, journal=journal, overlay=overlay)
+    where = place(image, journal=journal, overlay=overlay, allow_backing=allow_backing)
     done = _native.resize(
         where, size, minimum=minimum, free=free, dry_run=dry_run, grow_partition=grow_partition, progress=progress
     )
     return Resized(*done)
 
 
-def partitions(image: str | os.PathLike[str]) -> list[Partition]:
+def partitions(image: str | os.PathLike[str], *, allow_backing: bool = False) -> list[Partition]:
     """The partitions of the disk in an image, on a block device or behind an NBD server, by number. A disk without a table of partitions has none.
 
-    ``Volume(f"{image}:p{partition.number}")`` opens one that holds a volume.
+    ``Volume(f"{image}:p{partition.number}")`` opens one that holds a volume. ``allow_backing`` is that of
+    :class:`Volume`.
     """
-    found = _native.partitions(os.fspath(image))
+    found = _native.partitions(os.fspath(image), allow_backing)
     for one in found:
         one["uuid"] = None if one["uuid"] is None else _uuid.UUID(one["uuid"])
     return [Partition(**one) for one in found]
@@ -516,12 +536,22 @@ def draw_map(
     journal: str | os.PathLike[str] | None = None,
     overlay: str | os.PathLike[str] | None = None,
     devices: Iterable[str | os.PathLike[str]] = (),
+    allow_backing: bool = False,
 ) -> str:
     """Draws what each block of the volume in an image holds: a picture (SVG), or with ``html`` a page of its own, to zoom in.
 
-    Damage is drawn; it is no exception. ``offset``, ``size``, ``journal``, ``overlay`` and ``devices`` are those of :class:`Volume`.
+    Damage is drawn; it is no exception. ``offset``, ``size``, ``journal``, ``overlay``, ``devices`` and ``allow_backing`` are
+    those of :class:`Volume`.
     """
-    where = place(image, offset=offset, size=size, journal=journal, overlay=overlay, devices=devices)
+    where = place(
+        image,
+        offset=offset,
+        size=size,
+        journal=journal,
+        overlay=overlay,
+        devices=devices,
+        allow_backing=allow_backing,
+    )
     return _native.map(where, html)
 
 
@@ -541,6 +571,7 @@ def change_settings(
     journal_size: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     overlay: str | os.PathLike[str] | None = None,
+    allow_backing: bool = False,
     progress: Progress | None = None,
 ) -> None:
     """Changes settings of the volume in an image, which must not be open. ``None`` leaves a setting as it is.
@@ -552,7 +583,7 @@ def change_settings(
     if reserved is not None and reserved_percent is not None:
         raise ValueError("reserved and reserved_percent are one setting")
     _native.settings(
-        place(image, journal=journal, overlay=overlay),
+        place(image, journal=journal, overlay=overlay, allow_backing=allow_backing),
         label=label.encode() if isinstance(label, str) else label,
         uuid=uuid.bytes if isinstance(uuid, _uuid.UUID) else None,
         random_uuid=uuid == "random",

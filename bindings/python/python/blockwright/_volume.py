@@ -134,6 +134,8 @@ class Volume:
     ``image`` is an image file or block device, a partition of either (``disk.img:p2``, ``disk.img:p=root``), or an NBD export.
     ``journal`` is the device or image of an ext4 journal that is not on the volume. ``overlay`` is a file that keeps all changes, so that the image is
     only read; for writing it is made when it is not there. ``devices`` are the others of an f2fs volume on several, in the order of its superblock.
+    ``allow_backing`` opens backing files and external data files of qcow2 images anywhere, and external data files for writing. Without it only regular
+    files in the image's folder are opened, and only for reading: the image names them, and the program does not.
     Nothing is durable before :meth:`sync` or :meth:`close` has returned, or the ``with`` block has ended. Volumes that are still
     open when the interpreter ends are closed then. All methods release the interpreter, and may be called from several threads.
     """
@@ -150,9 +152,18 @@ class Volume:
         journal: str | os.PathLike[str] | None = None,
         overlay: str | os.PathLike[str] | None = None,
         devices: Iterable[str | os.PathLike[str]] = (),
+        allow_backing: bool = False,
     ) -> None:
         self._image = os.fspath(image)
-        where = place(image, offset=offset, size=size, journal=journal, overlay=overlay, devices=devices)
+        where = place(
+            image,
+            offset=offset,
+            size=size,
+            journal=journal,
+            overlay=overlay,
+            devices=devices,
+            allow_backing=allow_backing,
+        )
         self._native = _native.Volume(where, read_only, lock, cache_bytes)
         _open.add(self)
 

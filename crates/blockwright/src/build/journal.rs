@@ -105,6 +105,7 @@ pub struct JournalReport {
 #[derive(Clone)]
 pub struct JournalBuilder {
     options: JournalOptions,
+    allow_backing: bool,
     progress: Arc<ProgressFn>,
 }
 
@@ -112,6 +113,7 @@ impl Default for JournalBuilder {
     fn default() -> Self {
         JournalBuilder {
             options: JournalOptions::default(),
+            allow_backing: false,
             progress: Arc::new(Box::new(unheard)),
         }
     }
@@ -143,6 +145,9 @@ impl JournalBuilder {
         uuid(uuid: [u8; 16]) { options.uuid = Some(uuid); }
         /// When it is made, in seconds since 1970.
         time(secs: u64) { options.now = secs; }
+        /// Makes the journal also in qcow2 images whose data is in an external data file, wherever that is. As
+        /// [`VolumeOptions::allow_backing`](crate::VolumeOptions::allow_backing).
+        allow_backing(on: bool) { allow_backing = on; }
         /// Tells how far it is, and stops when the function breaks: [`BuildProgress::Planned`] before anything is written, then [`BuildProgress::Copied`] while the
         /// log is wiped. The call fails with `Interrupted` then: a new image is removed, and from `Copied` on one that was there is no journal any more. It keeps
         /// its length.
@@ -188,7 +193,7 @@ impl JournalBuilder {
             {
                 self.create_new(path)
             }
-            _ => blockwright_disk::open(path, building_mode())
+            _ => blockwright_disk::open_with(path, building_mode(), self.allow_backing)
                 .map_err(Error::from)
                 .and_then(|device| self.create_on(&device)),
         };

@@ -575,7 +575,7 @@ static void partitions(const char *disk, const char *picture) {
     char path[4200], drawn[16];
     int fd;
     snprintf(path, sizeof path, "%s:p2", disk);
-    OK(bw_partitions_read(disk, &parts, &err));
+    OK(bw_partitions_read(disk, 0, &parts, &err));
     OK(bw_partitions_table(parts, &table, &err));
     CHECK(table.scheme == BW_TABLE_GPT && table.count == 2 && table.disk_bytes == 256 << 20 && strlen(table.id) == 36);
     OK(bw_partitions_get(parts, 0, &part, &err));
@@ -587,8 +587,8 @@ static void partitions(const char *disk, const char *picture) {
     OK(bw_partitions_close(parts, &err));
     EXPECT(BW_BAD_HANDLE, bw_partitions_close(parts, &err));
     EXPECT(BW_BAD_HANDLE, bw_partitions_table(parts, &table, &err));
-    EXPECT(BW_INVALID, bw_partitions_read(path, &parts, &err));
-    EXPECT(BW_NULL, bw_partitions_read(disk, NULL, &err));
+    EXPECT(BW_INVALID, bw_partitions_read(path, 0, &parts, &err));
+    EXPECT(BW_NULL, bw_partitions_read(disk, 0, NULL, &err));
     OK(bw_volume_open(path, NULL, &v, &err));
     OK(bw_mkdir(v, "/made", 0755, &err));
     EXPECT(BW_BUSY, bw_resize(path, 0, BW_RESIZE_FILL | BW_RESIZE_GROW_PARTITION, NULL, NULL, &err));
@@ -624,6 +624,46 @@ static void partitions(const char *disk, const char *picture) {
     CHECK(bw_map(disk, NULL, 1, &err) != BW_OK);
 }
 
+/* The data of the disk is in a file outside of the image's folder, which only the image names. */
+static void elsewhere(const char *image) {
+    bw_make_options make = {.struct_size = sizeof make, .flags = BW_MAKE_ALLOW_BACKING};
+    bw_open_options any = {.struct_size = sizeof any, .place.flags = BW_ALLOW_BACKING};
+    bw_open_options wrong = {.struct_size = sizeof wrong, .place.flags = 2};
+    bw_check_options check = {.struct_size = sizeof check, .place.flags = BW_ALLOW_BACKING};
+    bw_change_options change = {.struct_size = sizeof change, .place.flags = BW_ALLOW_BACKING};
+    bw_settings set = {.struct_size = sizeof set, .label = "elsewhere"};
+    bw_map_options map = {.struct_size = sizeof map, .place.flags = BW_ALLOW_BACKING};
+    bw_partitions parts;
+    bw_report report;
+    bw_volume v;
+    int fd = open("/dev/null", O_WRONLY);
+    EXPECT(BW_IO, bw_make(image, NULL, NULL, 0, NULL, &err));
+    CHECK(strstr(err.message, "allow_backing"));
+    OK(bw_make(image, &make, NULL, 0, NULL, &err));
+    EXPECT(BW_IO, bw_volume_open(image, NULL, &v, &err));
+    EXPECT(BW_MISUSE, bw_volume_open(image, &wrong, &v, &err));
+    wrong.place.flags = 0;
+    wrong.place.reserved = 1;
+    EXPECT(BW_MISUSE, bw_volume_open(image, &wrong, &v, &err));
+    OK(bw_volume_open(image, &any, &v, &err));
+    OK(bw_mkdir(v, "/made", 0755, &err));
+    OK(bw_volume_close(v, &err));
+    EXPECT(BW_IO, bw_check(image, NULL, &report, &err));
+    OK(bw_check(image, &check, &report, &err));
+    OK(bw_report_close(report, &err));
+    EXPECT(BW_IO, bw_set(image, &set, NULL, &err));
+    OK(bw_set(image, &set, &change, &err));
+    EXPECT(BW_IO, bw_resize(image, 0, BW_RESIZE_MINIMUM, NULL, NULL, &err));
+    OK(bw_resize(image, 0, BW_RESIZE_MINIMUM, &change, NULL, &err));
+    EXPECT(BW_IO, bw_map(image, NULL, fd, &err));
+    OK(bw_map(image, &map, fd, &err));
+    EXPECT(BW_IO, bw_partitions_read(image, 0, &parts, &err));
+    EXPECT(BW_MISUSE, bw_partitions_read(image, 2, &parts, &err));
+    OK(bw_partitions_read(image, BW_ALLOW_BACKING, &parts, &err));
+    OK(bw_partitions_close(parts, &err));
+    CHECK(close(fd) == 0);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 4 && bw_abi() == BW_ABI && strchr(bw_version(), '.'));
     CHECK(strcmp(bw_status_name(BW_NOT_FOUND), "BW_NOT_FOUND") == 0 && strcmp(bw_status_name(-1), "BW_?") == 0);
@@ -638,5 +678,7 @@ int main(int argc, char **argv) {
     settings(in_dir(argv[1], "c-settings.img"));
     partitions(in_dir(argv[1], "c-disk.img"), in_dir(argv[1], "c-map.svg"));
     forked(in_dir(argv[1], "c-base.img"), in_dir(argv[1], "c-changes"));
+    if (access(in_dir(argv[1], "elsewhere/c.qcow2"), F_OK) == 0)
+        elsewhere(in_dir(argv[1], "elsewhere/c.qcow2"));
     return done("api");
 }

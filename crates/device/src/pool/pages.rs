@@ -7,17 +7,19 @@ pub(super) use linux::{clear, huge, map_aligned, populate, unmap};
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    use libc::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE, madvise, mmap, munmap};
     use std::ptr::NonNull;
 
     /// New memory, zero, of so many bytes and aligned to as many, which are a power of two and whole pages; `None` when the system has none,
     /// or the process may not have more. It has no other reference.
     pub(in crate::pool) fn map_aligned(bytes: usize) -> Option<NonNull<u8>> {
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let (access, flags) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
         // SAFETY: new memory at a place of the kernel's choice.
-        let raw = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * bytes, access, flags) }
-            .ok()?
-            .cast::<u8>();
+        let raw = unsafe { mmap(std::ptr::null_mut(), 2 * bytes, access, flags, -1, 0) };
+        if raw == libc::MAP_FAILED {
+            return None;
+        }
+        let raw = raw.cast::<u8>();
         let before = raw.align_offset(bytes);
         // SAFETY: within what was just mapped, which is twice as long; no other reference exists yet. What cannot be
         // unmapped stays, untouched.
@@ -39,8 +41,8 @@ mod linux {
     /// The part is whole pages of a mapping, and no reference to it exists.
     pub(in crate::pool) unsafe fn clear(start: *mut u8, bytes: usize) {
         // SAFETY: promised by the caller. Should the kernel refuse, which it does for locked memory only, the part is cleared below.
-        let done = unsafe { madvise(start.cast(), bytes, Advice::LinuxDontNeed) };
-        if done.is_err() {
+        let done = unsafe { madvise(start.cast(), bytes, libc::MADV_DONTNEED) };
+        if done != 0 {
             // SAFETY: as above.
             unsafe { start.write_bytes(0, bytes) };
         }
@@ -52,7 +54,7 @@ mod linux {
     /// The part is whole pages of a mapping.
     pub(in crate::pool) unsafe fn populate(start: *mut u8, bytes: usize) -> bool {
         // SAFETY: promised by the caller; contents stay as they are.
-        unsafe { madvise(start.cast(), bytes, Advice::LinuxPopulateWrite) }.is_ok()
+        unsafe { madvise(start.cast(), bytes, libc::MADV_POPULATE_WRITE) == 0 }
     }
 
     /// Asks for huge pages; what is none serves as well.
@@ -61,7 +63,7 @@ mod linux {
     /// The part is whole pages of a mapping.
     pub(in crate::pool) unsafe fn huge(start: *mut u8, bytes: usize) {
         // SAFETY: promised by the caller; contents stay as they are.
-        let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
+        let _ = unsafe { madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) };
     }
 
     /// Ends a mapping. If it cannot be unmapped it stays.

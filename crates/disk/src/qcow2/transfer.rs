@@ -41,10 +41,10 @@ fn inflate(method: Compression, packed: &[u8], cluster: usize) -> Result<Vec<u8>
         Compression::Deflate => flate2::read::DeflateDecoder::new(packed)
             .take(cluster as u64)
             .read_to_end(&mut out),
-        #[cfg(not(feature = "zstd"))]
+        #[cfg(not(any(feature = "zstd", feature = "ruzstd")))]
         Compression::Zstd => {
             return Err(Error::Unsupported(
-                "qcow2: a cluster is compressed by zstd, which this build cannot read (feature `zstd`)".to_owned(),
+                "qcow2: a cluster is compressed by zstd, which this build cannot read (feature `zstd` or `ruzstd`)".to_owned(),
             ));
         }
         #[cfg(feature = "zstd")]
@@ -54,6 +54,8 @@ fn inflate(method: Compression, packed: &[u8], cluster: usize) -> Result<Vec<u8>
                 .take(cluster as u64)
                 .read_to_end(&mut out)
         }),
+        #[cfg(all(feature = "ruzstd", not(feature = "zstd")))]
+        Compression::Zstd => unpack_zstd_in_rust(packed, cluster, &mut out),
     };
     match result {
         Ok(_) if out.len() == cluster => Ok(out),
@@ -61,6 +63,15 @@ fn inflate(method: Compression, packed: &[u8], cluster: usize) -> Result<Vec<u8>
             "qcow2: a compressed cluster cannot be unpacked".to_owned(),
         )),
     }
+}
+
+/// The first `cluster` bytes of a frame of zstd, whatever follows it. Returns their number.
+#[cfg(all(feature = "ruzstd", any(test, not(feature = "zstd"))))]
+fn unpack_zstd_in_rust(packed: &[u8], cluster: usize, out: &mut Vec<u8>) -> std::io::Result<usize> {
+    ruzstd::decoding::StreamingDecoder::new(packed)
+        .map_err(std::io::Error::other)?
+        .take(cluster as u64)
+        .read_to_end(out)
 }
 
 impl Shared {
@@ -382,5 +393,36 @@ impl Shared {
             at += run.bytes;
         }
         Ok(end.max(offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// The end of a frame is not where the bytes end: a cluster is stored in whole sectors.
+    #[cfg(all(feature = "zstd", feature = "ruzstd"))]
+    #[test]
+    fn zstd_in_rust_reads_what_libzstd_reads() {
+        use super::*;
+        let cluster = 65536;
+        let data: Vec<u8> = (0..cluster as u32)
+            .map(|i| (i >> 6 ^ i * i >> 9) as u8)
+            .collect();
+        let packed = zstd::bulk::compress(&data, 3).unwrap();
+        let stored = [&packed[..], &[0x55; 300]].concat();
+        let ours = |packed: &[u8], cluster: usize| {
+            let mut out = Vec::new();
+            unpack_zstd_in_rust(packed, cluster, &mut out).map(|_| out)
+        };
+        assert_eq!(ours(&stored, cluster).unwrap(), data);
+        assert_eq!(inflate(Compression::Zstd, &stored, cluster).unwrap(), data);
+        // A frame that has more than a cluster is cut, as with libzstd; one that ends early is not a cluster.
+        let small = cluster / 2;
+        assert_eq!(ours(&stored, small).unwrap(), data[..small]);
+        assert_eq!(
+            inflate(Compression::Zstd, &stored, small).unwrap(),
+            data[..small]
+        );
+        assert!(ours(&packed[..packed.len() / 2], cluster).map_or(true, |out| out.len() < cluster));
+        assert!(ours(&[0; 512], cluster).is_err());
     }
 }

@@ -114,7 +114,7 @@ pub fn cluster_blocks(addresses: &[BlockAddr]) -> Result<Option<&[BlockAddr]>, F
 /// What a cluster holds, from its compressed bytes: exactly `bytes` of them, independent of what these claim.
 ///
 /// # Errors
-/// [`FormatError::CompressData`], [`FormatError::CompressSize`]; [`FormatError::CompressNotBuilt`] without the feature `zstd`.
+/// [`FormatError::CompressData`], [`FormatError::CompressSize`]; [`FormatError::CompressNotBuilt`] without the features `zstd` and `ruzstd`.
 pub fn decompress(
     algorithm: Algorithm,
     payload: &[u8],
@@ -128,12 +128,10 @@ pub fn decompress(
         Algorithm::Lz4 => {
             lz4_flex::block::decompress(payload, bytes).map_err(|e| bad(e.to_string()))?
         }
-        #[cfg(not(feature = "zstd"))]
+        #[cfg(not(any(feature = "zstd", feature = "ruzstd")))]
         Algorithm::Zstd => return Err(FormatError::CompressNotBuilt { algorithm }),
-        #[cfg(feature = "zstd")]
-        Algorithm::Zstd => {
-            zstd::bulk::decompress(payload, bytes).map_err(|e| bad(e.to_string()))?
-        }
+        #[cfg(any(feature = "zstd", feature = "ruzstd"))]
+        Algorithm::Zstd => unpack_zstd(payload, bytes).map_err(|e| bad(e.to_string()))?,
     };
     if out.len() != bytes {
         return Err(FormatError::CompressSize {
@@ -142,6 +140,38 @@ pub fn decompress(
         });
     }
     Ok(out)
+}
+
+/// One frame of zstd that holds at most `bytes`.
+#[cfg(feature = "zstd")]
+fn unpack_zstd(payload: &[u8], bytes: usize) -> std::io::Result<Vec<u8>> {
+    zstd::bulk::decompress(payload, bytes)
+}
+
+#[cfg(all(feature = "ruzstd", not(feature = "zstd")))]
+use unpack_zstd_in_rust as unpack_zstd;
+
+/// As `unpack_zstd`. Holds one byte more than `bytes` when the frame has more.
+#[cfg(all(feature = "ruzstd", any(test, not(feature = "zstd"))))]
+fn unpack_zstd_in_rust(mut payload: &[u8], bytes: usize) -> std::io::Result<Vec<u8>> {
+    use ruzstd::decoding::StreamingDecoder;
+    use std::io::{Error, Read};
+    let mut out = Vec::with_capacity(bytes + 1);
+    let mut frame = StreamingDecoder::new(&mut payload).map_err(Error::other)?;
+    (&mut frame).take(bytes as u64 + 1).read_to_end(&mut out)?;
+    let frame = frame.into_frame_decoder();
+    if out.len() > bytes {
+        return Ok(out);
+    }
+    // Without one in the frame, both are the same nothing.
+    let stored = frame.get_checksum_from_data();
+    if stored.is_some() && stored != frame.get_calculated_checksum() {
+        return Err(Error::other("the checksum is wrong"));
+    }
+    match payload {
+        [] => Ok(out),
+        _ => Err(Error::other("bytes follow the frame")),
+    }
 }
 
 #[cfg(test)]
@@ -195,6 +225,50 @@ mod tests {
             decompress(Algorithm::LzoRle, &[17, 0, 0], 4096),
             Err(FormatError::CompressSize { found: 0, .. })
         ));
+    }
+
+    /// Frames of every kind that libzstd makes, whole and damaged.
+    #[cfg(all(feature = "zstd", feature = "ruzstd"))]
+    #[test]
+    fn zstd_in_rust_reads_what_libzstd_reads() {
+        let mut state = 1u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 8
+        };
+        let noise: Vec<u8> = (0..16384).map(|_| random() as u8).collect();
+        let words: Vec<u8> = (0..16384)
+            .map(|_| b"blockwright "[(random() % 12) as usize])
+            .collect();
+        let mut mixed = noise.clone();
+        mixed[..8192].fill(7);
+        mixed[9000..12000].copy_from_slice(&words[..3000]);
+        for data in [&noise, &words, &mixed, &vec![0; 16384]] {
+            for (level, checksum) in [(-5, false), (1, true), (3, false), (15, true), (22, false)] {
+                let mut packer = zstd::bulk::Compressor::new(level).unwrap();
+                packer.include_checksum(checksum).unwrap();
+                let packed = packer.compress(data).unwrap();
+                assert_eq!(&unpack_zstd_in_rust(&packed, data.len()).unwrap(), data);
+                assert!(unpack_zstd_in_rust(&packed, data.len() - 1).unwrap().len() >= data.len());
+                assert!(unpack_zstd_in_rust(&packed[..packed.len() - 1], data.len()).is_err());
+                let longer = [&packed[..], &[0]].concat();
+                assert!(unpack_zstd_in_rust(&longer, data.len()).is_err());
+                for _ in 0..50 {
+                    let mut damaged = packed.clone();
+                    let at = random() as usize % packed.len();
+                    damaged[at] ^= 1 << (random() % 8);
+                    let ours = unpack_zstd_in_rust(&damaged, data.len());
+                    let theirs = unpack_zstd(&damaged, data.len());
+                    if let (Ok(ours), Ok(theirs)) = (&ours, theirs) {
+                        assert_eq!(*ours, theirs, "byte {at}, level {level}");
+                    }
+                    // Behind a head that says so, a checksum is compared. Some bits do not count.
+                    if let (true, 8.., Ok(ours)) = (checksum, at, &ours) {
+                        assert_eq!(ours, data, "byte {at}, level {level}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub enum FormatError {
     CompressLength { found: u32, max: usize } = "compressed cluster: {found} bytes, there are {max}",
     CompressChecksum { found: u32, expected: u32 } = "compressed cluster: checksum {found:#010x}, expected {expected:#010x}",
     CompressData { algorithm: Algorithm, reason: String } = "compressed cluster: {algorithm:?}: {reason}",
-    CompressNotBuilt { algorithm: Algorithm } = "compressed cluster: {algorithm:?}, which this build cannot read (feature `zstd`)",
+    CompressNotBuilt { algorithm: Algorithm } = "compressed cluster: {algorithm:?}, which this build cannot read (feature `zstd` or `ruzstd`)",
     CompressSize { found: usize, expected: usize } = "compressed cluster: decompresses to {found} bytes, expected {expected}",
     CompressAddress { position: usize, found: BlockAddr, reason: &'static str } = "compressed cluster: address {position} is {found}, {reason}",
 }

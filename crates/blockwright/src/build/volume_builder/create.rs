@@ -55,7 +55,7 @@ impl VolumeBuilder {
             || Place::of(path).part.is_some()
             || detect_file(path) != container::Format::Raw
         {
-            let device = blockwright_disk::open(path, building_mode())
+            let device = blockwright_disk::open_with(path, building_mode(), self.allow_backing)
                 .map_err(|e| Error::from(e).at(path))?;
             return self.create_on(&device).map_err(|e| e.at(path));
         }

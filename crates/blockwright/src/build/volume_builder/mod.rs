@@ -75,6 +75,7 @@ pub struct VolumeBuilder {
     salt: String,
     /// An earlier build.
     base: Option<SharedDevice>,
+    allow_backing: bool,
 }
 
 impl Default for VolumeBuilder {
@@ -104,6 +105,7 @@ impl VolumeBuilder {
             progress: Box::new(|_| ControlFlow::Continue(())),
             salt: String::new(),
             base: None,
+            allow_backing: false,
         }
     }
 
@@ -154,6 +156,14 @@ impl VolumeBuilder {
         source_date_epoch(secs: u64) { epoch = Some(secs); }
         /// Rules for the entries of all sources: which ones are left out, their times, owners, modes and labels.
         entries(policy: EntryPolicy) { policy = policy; }
+    }
+
+    /// Makes the volume also in qcow2 images whose data is in an external data file, wherever that is. As
+    /// [`VolumeOptions::allow_backing`](crate::VolumeOptions::allow_backing).
+    #[must_use]
+    pub fn allow_backing(mut self, on: bool) -> Self {
+        self.allow_backing = on;
+        self
     }
 
     /// Adds a source over those added before: a directory, or a tar archive (plain, or compressed with

@@ -3,6 +3,7 @@
 
 use super::pa::{OfLocality, Pa};
 use crate::alloc::Run;
+use blockwright_device::current_cpu;
 use blockwright_ondisk::ext4::BlockNo;
 use parking_lot::RwLock;
 use std::sync::OnceLock;
@@ -23,22 +24,6 @@ struct Area(RwLock<Option<Pa<OfLocality>>>);
 fn cpus() -> usize {
     static CPUS: OnceLock<usize> = OnceLock::new();
     *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(4, usize::from))
-}
-
-#[cfg(target_os = "linux")]
-fn current_cpu() -> usize {
-    rustix::thread::sched_getcpu()
-}
-
-/// Elsewhere each thread has a number, in the order in which they come here.
-#[cfg(not(target_os = "linux"))]
-fn current_cpu() -> usize {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
-    }
-    NUMBER.with(|number| *number)
 }
 
 impl Localities {
