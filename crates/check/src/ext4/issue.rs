@@ -116,7 +116,7 @@ pub enum IssueKind {
     #[error("journal: fast commits with records that are not known here; nothing is changed")]
     FastCommitUnknown,
     #[error(
-        "journal: fast commits add more than {} files, extents and names; nothing more is changed",
+        "journal: fast commits add more than {} files, extents and names; nothing more is changed (have e2fsck replay them)",
         fast_commit::ADDED_MAX
     )]
     FastCommitTooMany,
