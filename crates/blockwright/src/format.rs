@@ -29,7 +29,9 @@ impl fmt::Display for Format {
 /// `Io`; `Corrupt` when the device is too small for anything; `UnsupportedFeature` when it holds nothing this
 /// library knows (naming what it is, if that is known).
 pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
-    let head = head_of(device)?;
+    // Both superblocks of f2fs end here. Only what is foreign needs a larger read.
+    const SUPERBLOCKS: u64 = 0x2000;
+    let head = head_of(device, SUPERBLOCKS)?;
     if head.len() < 2048 {
         return Err(Error::new(
             ErrorKind::Corrupt,
@@ -45,6 +47,7 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
             return Ok(Format::F2fs);
         }
     }
+    let head = head_of(device, HEAD)?;
     #[cfg(feature = "disk")]
     if let Some(what) = foreign(device, &head)? {
         return Err(Error::new(ErrorKind::UnsupportedFeature, what));
@@ -66,16 +69,18 @@ pub(crate) fn detect(device: &SharedDevice) -> Result<Format> {
 /// `Io`.
 #[cfg(feature = "disk")]
 pub fn foreign_contents(device: &SharedDevice) -> Result<Option<String>> {
-    let head = head_of(device)?;
+    let head = head_of(device, HEAD)?;
     foreign(device, &head)
 }
 
-/// The bytes at the beginning of a device by which formats are known; fewer of a smaller device.
-fn head_of(device: &SharedDevice) -> Result<Vec<u8>> {
-    const HEAD: u64 = 0x10080;
+/// The bytes at the beginning of a device by which foreign formats are known.
+const HEAD: u64 = 0x10080;
+
+/// So many bytes at the beginning of a device, or a few more; fewer of a smaller device.
+fn head_of(device: &SharedDevice, bytes: u64) -> Result<Vec<u8>> {
     let geometry = device.geometry();
     let unit = u64::from(geometry.logical_block_bytes).max(512);
-    let bytes = HEAD
+    let bytes = bytes
         .next_multiple_of(unit)
         .min(geometry.bytes / unit * unit);
     let mut head = vec![0u8; bytes as usize];

@@ -2,7 +2,7 @@
 //! unpacking one than it can be worth.
 
 use blockwright::{ErrorKind, Format, Volume, VolumeBuilder, VolumeOptions};
-use blockwright_device::{MemoryDevice, SharedDevice};
+use blockwright_device::{CountingDevice, MemoryDevice, SharedDevice};
 use std::io::{Cursor, Read, Write};
 use std::sync::Arc;
 
@@ -150,4 +150,27 @@ fn a_dictionary_that_is_too_large_is_refused() {
     packed[end - 4..end].copy_from_slice(&crc.sum().to_le_bytes());
     let error = refused(packed);
     assert!(error.to_string().contains("memory"), "{error}");
+}
+
+/// A volume that is opened for reading is read where its superblocks are, and not by tens of KiB.
+#[test]
+fn opening_reads_little() {
+    for (format, bytes, most) in [
+        (Format::Ext4, 1024 * MIB, 192 << 10),
+        (Format::F2fs, 64 * MIB, 160 << 10),
+    ] {
+        let device = Arc::new(MemoryDevice::new(bytes));
+        let shared: SharedDevice = device.clone();
+        VolumeBuilder::new()
+            .format(format)
+            .create_on(&shared)
+            .unwrap();
+        let counting = Arc::new(CountingDevice::new(device));
+        let options = VolumeOptions::new().read_only(true);
+        let volume = options.open_device(counting.clone()).unwrap();
+        let reads = counting.stats().reads;
+        eprintln!("{format}: {reads:?}");
+        assert!(reads.bytes < most, "{format}: {reads:?}");
+        volume.close().unwrap();
+    }
 }

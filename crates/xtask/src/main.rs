@@ -50,7 +50,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   interop          only the tests against e2fsprogs and the running kernel
   crash [N]        only the crash explorer; N: f2fs under threads that take turns, each run cut three times, until N crash images
                    were recovered (CRASH_FIRST=SEED: from which seed on)
-  crash ace [--ops 1|2|3] [--seeds N] [--format ext4|f2fs]
+  crash ace [--ops 1|2|3] [--seeds N] [--format ext4|f2fs] [--part I/N]
                    all short workloads over a small alphabet, each cut everywhere (3 operations: drawn by seed)
   fuzz [TARGET] [--seconds N] [--replay] [--keep] [--strict]
                    coverage-guided fuzzing with checksums off: all targets, or these; --replay runs the corpora only,

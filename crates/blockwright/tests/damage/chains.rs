@@ -13,7 +13,7 @@ use blockwright_check::f2fs::{CheckOptions, Report, check};
 use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_ondisk::f2fs::inode::{self, NIDS_OFFSET, RawInodeHead};
 use blockwright_ondisk::f2fs::{
-    BLOCK_SIZE, BlockAddr, Footer, InlineFlags, Ino, Log, Nid, NodeOffset, xattr,
+    Advise, BLOCK_SIZE, BlockAddr, Footer, InlineFlags, Ino, Log, Nid, NodeOffset, xattr,
 };
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -243,6 +243,22 @@ const CASES: &[Case] = &[
     (
         "a directory",
         |v| vec![again(v, v.lookup("dir").nid())],
+        Refused,
+    ),
+    (
+        "inline contents of an encrypted file",
+        |v| {
+            let tiny = again(v, v.lookup("dir/tiny").nid());
+            vec![tiny.edit(|head| head.advise |= Advise::ENCRYPT.bits())]
+        },
+        Refused,
+    ),
+    (
+        "inline contents of a file that is protected by fs-verity",
+        |v| {
+            let tiny = again(v, v.lookup("dir/tiny").nid());
+            vec![tiny.edit(|head| head.advise |= Advise::VERITY.bits())]
+        },
         Refused,
     ),
     (

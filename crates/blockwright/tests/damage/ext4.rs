@@ -335,8 +335,8 @@ impl Base {
             .targets
             .iter()
             .find(|t| matches!(t.kind, Kind::Inode(_)));
-        let kind = match rng.below(5) {
-            0 | 1 => name(inodes.expect("inodes")),
+        let kind = match (rng.below(5), inodes) {
+            (0 | 1, Some(inode)) => name(inode),
             _ => kinds[rng.below(kinds.len() as u64) as usize],
         };
         let all: Vec<&Target> = self.targets.iter().filter(|t| name(t) == kind).collect();

@@ -5,22 +5,26 @@ use super::lab::Rng;
 use super::lab::f2fs::{F2Volume, clean, names, repair_f2fs, show, verify_f2fs};
 use super::lab::verdict::fsck_f2fs_silent;
 use super::trees::{self, Tree};
-use super::{Judgement, cases, keep, tools, volume_of};
+use super::{Judgement, RARE, WAITING, cases, keep, tools, volume_of};
+use blockwright::Volume;
 use blockwright_check::Mode;
-use blockwright_check::f2fs::{IssueKind, Report};
+use blockwright_check::f2fs::{CheckOptions, IssueKind, Report, check};
 use blockwright_device::MemoryDevice;
 use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use std::path::Path;
+use std::sync::Arc;
 
 pub fn run(own: u64, once: &[u64]) {
     let mut bases = bases();
     let common = bases.len();
-    // What was fsynced since a checkpoint is not there for fsck.f2fs.
     let settled = |base: &Base| {
         let report = verify_f2fs(&base.volume.device).expect("checked");
         !names(&report).contains(&"RecoveryPending".to_owned())
     };
-    bases.extend(more_bases().into_iter().filter(settled));
+    let (rare, waiting): (Vec<_>, Vec<_>) = more_bases().into_iter().partition(settled);
+    let lists = [common, rare.len(), 0, waiting.len()];
+    bases.extend(rare);
+    bases.extend(waiting);
     let before: Vec<Tree> = bases
         .iter()
         .map(|b| {
@@ -32,10 +36,90 @@ pub fn run(own: u64, once: &[u64]) {
         })
         .collect();
     let dir = tools::scratch();
-    cases("f2fs", own, once, &[super::RARE], |seed| {
-        let (n, _) = volume_of(seed, [common, bases.len() - common, 0]);
-        judge(seed, &bases[n], &before[n], dir.path())
+    cases("f2fs", own, once, &[RARE, WAITING], |seed| {
+        let (n, _) = volume_of(seed, lists);
+        match seed >= WAITING {
+            true => judge_waiting(seed, &bases[n], &before[n], dir.path()),
+            false => judge(seed, &bases[n], &before[n], dir.path()),
+        }
     });
+}
+
+/// A volume with a damaged chain of nodes. The mount recovers it, and then nothing is wrong. Or it does not: then `check -n` calls the chain damaged, and a repair
+/// that gives it up leaves nothing wrong. fsck.f2fs gives up every chain; whatever it keeps is there in both cases.
+fn judge_waiting(seed: u64, base: &Base, before: &Tree, dir: &Path) -> Judgement {
+    let mut rng = Rng::new(0xF2F5_0000 + seed);
+    let (device, what) = base.damage(&mut rng);
+    let what = format!("[{}] {what}", base.name);
+    let mut out = Judgement::default();
+    let said = verify_f2fs(&device);
+    let ours_clean = said.as_ref().is_ok_and(|r| r.is_clean());
+    let said = said.map_or_else(|e| format!("    {e}\n"), |r| show(&r));
+    let story = |more: &str| format!("{what}\n-- check -n:\n{said}{more}");
+    let mounted = Arc::new(device.snapshot());
+    let recovered = match Volume::open_device(mounted.clone()) {
+        Err(e) => Err(e.to_string()),
+        Ok(v) => {
+            let reason = v.read_only_reason();
+            let closed = v.close().map_err(|e| e.to_string());
+            reason.map_or(closed, Err)
+        }
+    };
+    let after = match recovered {
+        Ok(()) => {
+            out.verdict = "recovered";
+            mounted.snapshot()
+        }
+        Err(reason) => {
+            out.verdict = "not recovered";
+            if ours_clean {
+                out.faults.push(("not named", story(&reason)));
+            }
+            let copy = Arc::new(device.snapshot());
+            let options = CheckOptions {
+                mode: Mode::Yes,
+                discard_fsynced: true,
+                ..CheckOptions::default()
+            };
+            match check(copy.clone(), &options) {
+                Ok(report) if !report.has_uncorrected() => {}
+                Ok(report) => out.faults.push(("left", story(&show(&report)))),
+                Err(e) => out.faults.push(("refused", story(&e.to_string()))),
+            }
+            copy.snapshot()
+        }
+    };
+    match verify_f2fs(&after) {
+        Ok(again) if again.is_clean() => {}
+        Ok(again) => out.faults.push(("not clean to us", story(&show(&again)))),
+        Err(e) => out.faults.push(("not clean to us", story(&e.to_string()))),
+    }
+    let path = dir.join("f2fs.img");
+    let fsck = |device: &MemoryDevice, args: &[&str]| {
+        device.save(&path).expect("saved");
+        tools::run("fsck.f2fs", args, &path)
+    };
+    let (code, text) = fsck(&after, &["--dry-run", "-f"]);
+    if !clean(code, &text) {
+        out.faults.push(("not clean to fsck.f2fs", story(&text)));
+    }
+    let ours_after = reads(&after, &[], &story, &mut out);
+    let fixed = fsck(&device, &["-f", "-y"]);
+    let theirs = tools::load(&path);
+    if let Some(ours_after) = ours_after
+        && fixed.0 <= 1
+        && verify_f2fs(&theirs).is_ok_and(|r| r.is_clean())
+        && let Ok(theirs_after) = trees::read(&theirs)
+    {
+        let lost = trees::lost(before, &ours_after, &theirs_after);
+        if !lost.is_empty() {
+            out.faults.push(("lost", story(&lost.join("\n"))));
+        }
+    }
+    if !out.faults.is_empty() {
+        keep(&format!("f2fs-{seed}.img"), &device);
+    }
+    out
 }
 
 fn judge(seed: u64, base: &Base, before: &Tree, dir: &Path) -> Judgement {

@@ -53,17 +53,25 @@ const RARE: u64 = 1 << 32;
 const RARE_STEP: usize = 4;
 /// Numbers from here on are of cases over volumes of which few structures are damaged: those that other runs hardly meet.
 const CHOSEN: u64 = 1 << 33;
+/// Numbers from here on are of cases over volumes that wait for a mount: with a log, an orphan, or a chain of nodes.
+const WAITING: u64 = 1 << 34;
 
 /// Which list of volumes a case takes, and which volume of it: its number among all, and how often it came before. The lists have so many
 /// volumes.
-fn volume_of(seed: u64, [common, rare, chosen]: [usize; 3]) -> (usize, u64) {
+fn volume_of(seed: u64, [common, rare, chosen, waiting]: [usize; 4]) -> (usize, u64) {
     let step = RARE_STEP as u64;
-    let (first, count, n) = match (seed.checked_sub(CHOSEN), seed.checked_sub(RARE)) {
-        (Some(n), _) => (common + rare, chosen as u64, n / step),
-        (None, Some(n)) => (common, rare as u64, n / step),
-        (None, None) => (0, common as u64, seed),
-    };
-    (first + (n % count) as usize, n / count)
+    let lists = [
+        (WAITING, common + rare + chosen, waiting),
+        (CHOSEN, common + rare, chosen),
+        (RARE, common, rare),
+    ];
+    for (from, first, count) in lists {
+        if let Some(n) = seed.checked_sub(from) {
+            let (n, count) = (n / step, count as u64);
+            return (first + (n % count) as usize, n / count);
+        }
+    }
+    ((seed % common as u64) as usize, seed / common as u64)
 }
 
 /// The cases of a run: the test's own number of them, or those of `BLOCKWRIGHT_DAMAGE=FORMAT:A..B`.

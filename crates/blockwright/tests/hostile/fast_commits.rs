@@ -6,9 +6,13 @@ use crate::exercise::exercise;
 use crate::image::BLOCK;
 use crate::judge::{Format, judge};
 use crate::records::Scene;
-use crate::{VALUES, fields};
-use blockwright::{Volume, VolumeOptions};
-use blockwright_ondisk::ext4::fast_commit::tag;
+use crate::{VALUES, common, fields};
+use blockwright::{ErrorKind, Volume, VolumeOptions};
+use blockwright_device::{MemoryDevice, SharedDevice};
+use blockwright_ondisk::ext4::fast_commit::{ADDED_MAX, tag};
+use common::lab::fast_commits::{added_range, full_of_records, removed_range};
+use common::lab::{Lab, tools};
+use std::sync::Arc;
 
 /// Where every field is: in the header and the value of each record. The checksum is none.
 fn fields_of(scene: &Scene) -> Vec<(u16, usize, usize)> {
@@ -97,4 +101,38 @@ fn fields_of_fast_commits() {
         opened > 50 && refused > 20,
         "{opened} opened, {refused} not"
     );
+}
+
+/// Records that would leave more in memory than any real ones are refused, for reading and for writing. They stay in the log, and the error says what else
+/// replays them.
+#[test]
+fn more_than_any_real_ones_are_refused() {
+    if !tools() {
+        return;
+    }
+    let lab = Lab::new();
+    let open = |device: &Arc<MemoryDevice>, read_only| {
+        let shared: SharedDevice = device.clone();
+        VolumeOptions::new()
+            .read_only(read_only)
+            .open_device(shared)
+    };
+    let (image, records) = full_of_records(&lab, true, added_range);
+    assert!(records > ADDED_MAX as u64);
+    let device = Arc::new(MemoryDevice::from_image(&image.image));
+    for read_only in [true, false, true] {
+        let e = open(&device, read_only).map(drop).expect_err("too many");
+        assert_eq!(e.kind(), ErrorKind::UnsupportedFeature, "{e}");
+        let text = e.to_string();
+        let helps = text.contains(&ADDED_MAX.to_string()) && text.contains("e2fsck");
+        assert!(helps, "{text}");
+    }
+    drop((device, image));
+    // As many that add nothing.
+    let (image, records) = full_of_records(&lab, true, removed_range);
+    assert!(records > ADDED_MAX as u64);
+    let device = Arc::new(MemoryDevice::from_image(&image.image));
+    drop(image);
+    let v = open(&device, true).expect("opens");
+    v.close().expect("closed");
 }

@@ -89,7 +89,7 @@ pub enum IssueKind {
     FastCommitReplayed { records: u64 } [Note PREEN] "journal: {records} fast-commit records were waiting to be replayed",
     FastCommitUnknown [Note NEVER] "journal: fast commits with records that are not known here; nothing is changed",
     FastCommitTooMany [Note NEVER]
-        "journal: fast commits add more than {} files, extents and names; nothing more is changed" (fast_commit::ADDED_MAX),
+        "journal: fast commits add more than {} files, extents and names; nothing more is changed (have e2fsck replay them)" (fast_commit::ADDED_MAX),
     FastCommitRecord { ino: Ino, what: &'static str } [Damage] "journal: a fast-commit record of inode {ino} cannot be replayed: {what}",
     RecoveryFlagMissing [Damage] "journal: holds transactions, but the superblock says no recovery is needed",
     RecoveryFlagSet [Note PREEN] "journal: empty, but the superblock says recovery is needed",

@@ -20,8 +20,8 @@ use blockwright_ondisk::f2fs::inode::RawInodeHead;
 use blockwright_ondisk::f2fs::node::{self, PER_NODE};
 use blockwright_ondisk::f2fs::xattr::{self, XattrList};
 use blockwright_ondisk::f2fs::{
-    BlockAddr, FileKind, Footer, FormatError, Geometry, InlineFlags, Ino, Inode, InodeFlags,
-    Log as F2Log, Nid, NodeOffset,
+    Advise, BlockAddr, FileKind, Footer, FormatError, Geometry, InlineFlags, Ino, Inode,
+    InodeFlags, Log as F2Log, Nid, NodeOffset, RECOVERED_SEGMENTS_MAX,
 };
 
 use zerocopy::FromBytes;
@@ -64,13 +64,6 @@ impl FileNodes {
             self.dentry = Some(link);
         }
     }
-
-    /// Takes over newer nodes.
-    fn append(&mut self, newer: &mut FileNodes) {
-        self.inode = newer.inode.take().or(self.inode);
-        self.dentry = newer.dentry.take().or(self.dentry);
-        self.others.append(&mut newer.others);
-    }
 }
 
 /// A file while the chain is followed.
@@ -79,7 +72,21 @@ struct ChainFile {
     /// Nodes up to its last fsync mark.
     marked: Option<FileNodes>,
     /// Nodes since. They count once another mark follows.
-    since: FileNodes,
+    since: Vec<(Footer, Link)>,
+}
+
+impl ChainFile {
+    /// The file's next node. Returns how many count from now on: each does once, however many did before.
+    fn add(&mut self, footer: Footer, link: Link) -> u64 {
+        let is_marked = footer.fsync;
+        self.since.push((footer, link));
+        if !is_marked {
+            return 0;
+        }
+        let marked = self.marked.get_or_insert_default();
+        let new = self.since.drain(..);
+        new.map(|(footer, link)| marked.add(&footer, link)).count() as u64
+    }
 }
 
 /// What the next mount recovers.
@@ -148,14 +155,18 @@ impl Checker {
             if is_impossible(&footer, &geo) {
                 impossible.get_or_insert(Link { n, at });
             }
-            let file = files.entry(footer.ino).or_default();
-            file.since.add(&footer, Link { n, at });
             if footer.fsync {
-                let nodes = file.marked.get_or_insert_default();
-                nodes.append(&mut file.since);
                 marked = found.links.len();
             }
             at = footer.next;
+            let file = files.entry(footer.ino).or_default();
+            file.add(
+                footer,
+                Link {
+                    n,
+                    at: found.links[n],
+                },
+            );
         }
         found.links.truncate(marked);
         if let Some(link) = impossible.filter(|link| link.n < marked) {
@@ -188,11 +199,12 @@ impl Checker {
             let used = found.links.iter().find(|at| self.is_in_use(**at));
             used.map(|at| (*at, "the checkpoint says that the block is in use"))
         });
+        let mut new = HashSet::new();
         for (&ino, file) in &found.files {
             if refused.is_some() {
                 break;
             }
-            refused = self.check_recoverable_file(ino, file)?;
+            refused = self.check_recoverable_file(ino, file, &mut new)?;
         }
         if let Some((block, what)) = refused {
             self.problem(IssueKind::RecoveryRefused { block, what });
@@ -271,11 +283,12 @@ impl Checker {
         })
     }
 
-    /// Whether a mount refuses a file of the chain.
+    /// Whether a mount refuses a file of the chain. `new`: segments without a block in use that the chain names.
     fn check_recoverable_file(
         &mut self,
         ino: Ino,
         file: &FileNodes,
+        new: &mut HashSet<u32>,
     ) -> Result<Option<Refusal>, CheckError> {
         let Some(link) = file.inode.or(file.others.values().next().copied()) else {
             return Ok(None);
@@ -304,14 +317,14 @@ impl Checker {
                 return Ok(Some(refused));
             }
         }
-        let new = match file.inode {
+        let newest = match file.inode {
             None => None,
             Some(link) => match self.chain_inode(ino, link)? {
                 Ok(found) => Some(found),
                 Err(refused) => return Ok(Some(refused)),
             },
         };
-        if let (None, Some(old)) = (&new, &old)
+        if let (None, Some(old)) = (&newest, &old)
             && old.inode.flags.contains(InodeFlags::COMPRESS)
         {
             return Ok(Some((
@@ -319,16 +332,18 @@ impl Checker {
                 "the checkpoint has a compressed file there",
             )));
         }
-        if let (Some(new), Some(old)) = (&new, &old) {
+        if let (Some(newest), Some(old)) = (&newest, &old) {
             let words = |i: &Inode| i.layout(self.geo.features).address_bytes();
             let inline = |i: &Inode| i.inline.contains(InlineFlags::DATA);
-            if !inline(&new.inode) && !inline(&old.inode) && words(&new.inode) != words(&old.inode)
+            if !inline(&newest.inode)
+                && !inline(&old.inode)
+                && words(&newest.inode) != words(&old.inode)
             {
                 return Ok(Some((link.at, "the inode has another layout than before")));
             }
         }
-        let newest = file.inode.zip(new.as_ref());
-        if let Some(refused) = self.check_recoverable_nodes(file, newest, old.as_ref())? {
+        let newest = file.inode.zip(newest.as_ref());
+        if let Some(refused) = self.check_recoverable_nodes(file, newest, old.as_ref(), new)? {
             return Ok(Some(refused));
         }
         self.check_recoverable_attributes(ino, file, newest, old.as_ref())
@@ -350,6 +365,12 @@ impl Checker {
         let Ok(inode) = Inode::parse(&block, ino, &self.geo) else {
             return Ok(Err((link.at, "its inode is invalid")));
         };
+        if inode.inline.contains(InlineFlags::DATA)
+            && inode.advise.intersects(Advise::ENCRYPT | Advise::VERITY)
+        {
+            let what = "its contents are inline, which no encrypted or protected file's are";
+            return Ok(Err((link.at, what)));
+        }
         let plain =
             inode.kind() == Some(FileKind::Regular) && !inode.flags.contains(InodeFlags::COMPRESS);
         Ok(match plain {
@@ -387,6 +408,7 @@ impl Checker {
         file: &FileNodes,
         newest: Option<(Link, &Found)>,
         old: Option<&Found>,
+        new: &mut HashSet<u32>,
     ) -> Result<Option<Refusal>, CheckError> {
         let Some(of) = newest.map(|(_, found)| found).or(old) else {
             return Ok(None);
@@ -399,7 +421,7 @@ impl Checker {
         {
             let start = layout.address_bytes().start;
             let words = found.block.get(start..start + in_inode * 4).unwrap_or(&[]);
-            if self.names_impossible(words) {
+            if self.names_impossible(words, new) {
                 return Ok(Some((link.at, bad)));
             }
         }
@@ -427,15 +449,19 @@ impl Checker {
             if place.is_none() {
                 return Ok(Some((link.at, "no file has a node at its place")));
             }
-            if self.names_impossible(block.get(..PER_NODE * 4).unwrap_or(&[])) {
+            if self.names_impossible(block.get(..PER_NODE * 4).unwrap_or(&[]), new) {
                 return Ok(Some((link.at, bad)));
+            }
+            if new.len() > RECOVERED_SEGMENTS_MAX {
+                let what = "its data is in more free segments than a mount brings into use";
+                return Ok(Some((link.at, what)));
             }
         }
         Ok(None)
     }
 
-    /// Whether one of these addresses can be of no data of a plain file.
-    fn names_impossible(&self, words: &[u8]) -> bool {
+    /// Whether one of these addresses can be of no data of a plain file. Notes segments without a block in use in `new`.
+    fn names_impossible(&self, words: &[u8], new: &mut HashSet<u32>) -> bool {
         let cp = &self.pack.checkpoint.raw;
         let addresses = words.chunks_exact(4).map(|w| [w[0], w[1], w[2], w[3]]);
         addresses
@@ -452,7 +478,10 @@ impl Checker {
                 match (log, entry.filter(|entry| !entry.valid.is_empty())) {
                     (Some(log), _) => log.is_node(),
                     (None, Some(entry)) => entry.log.is_node(),
-                    (None, None) => false,
+                    (None, None) => {
+                        new.insert(segment.0);
+                        false
+                    }
                 }
             })
     }
@@ -517,5 +546,37 @@ impl Checker {
         let block = self.store.read(at, "node")?;
         let is_its = Footer::read(&block).is_ok_and(|f| f.nid == nid && f.ino == ino);
         Ok(is_its.then_some(block))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file with an fsync behind each of its nodes takes no more steps than nodes.
+    #[test]
+    fn each_node_is_taken_once() {
+        let mut file = ChainFile::default();
+        let mut taken = 0;
+        for n in 0..3000 {
+            let footer = Footer {
+                nid: Nid(100 + n),
+                ino: Ino(5),
+                offset: NodeOffset(1 + n % 2000),
+                cold: true,
+                fsync: n != 2999,
+                dentry: false,
+                version: 1,
+                next: BlockAddr(n + 1),
+            };
+            let (n, at) = (n as usize, BlockAddr(n));
+            taken += file.add(footer, Link { n, at });
+        }
+        assert_eq!(taken, 2999);
+        let marked = file.marked.expect("marked");
+        assert_eq!(marked.others.len(), 2000);
+        // The newest one, and none behind the last mark.
+        assert_eq!(marked.others[&NodeOffset(999)].n, 2998);
+        assert_eq!(marked.others[&NodeOffset(1000)].n, 999);
     }
 }

@@ -418,7 +418,8 @@ impl MetaCache {
             .fetch_add(claimed.len() as u64, Ordering::Relaxed);
         let bytes = claimed.len() << bits;
         let block_bytes = self.block_bytes();
-        let op = Op::Read(AlignedBuf::zeroed(bytes));
+        // Of a read that fails nothing is used.
+        let op = Op::Read(AlignedBuf::for_overwrite(bytes));
         self.inner
             .device
             .submit(Request::new(op, DevOffset(first.0 << bits), move |done| {

@@ -145,7 +145,9 @@ impl Recovery {
         operations.for_each(|operation| {
             self.plan_one(&mut files, &mut added, operation)?;
             if added > ADDED_MAX {
-                let detail = format!("fast commits add more than {ADDED_MAX} files and extents");
+                let detail = format!(
+                    "fast commits add more than {ADDED_MAX} files and extents: have e2fsck replay them"
+                );
                 return Err(Error::new(ErrorKind::UnsupportedFeature, OP).detail(detail));
             }
             Ok(())

@@ -3,8 +3,9 @@
 //! A chained node names the place of its successor, so a log moves on before its segment is full. Recovery claims blocks in memory only; those of the chain
 //! itself are handed out again after the next checkpoint at the earliest, or a second crash would find the chain overwritten.
 
-use super::{Inner, Need, OP, Segments, index};
+use super::{Inner, Need, OP, Segments, Summaries, index};
 use crate::{Error, Result};
+use blockwright_ondisk::f2fs::RECOVERED_SEGMENTS_MAX;
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
 use blockwright_ondisk::f2fs::{BLOCKS_PER_SEG, BlockAddr, Checkpoint, Geometry, Log, Nid, SegNo};
 
@@ -13,6 +14,13 @@ pub(crate) fn chain_start(geo: &Geometry, cp: &Checkpoint) -> BlockAddr {
     let head = cp.raw.log(Log::WarmNode);
     let start = geo.segment_start(head.segment);
     start.map_or(BlockAddr::NULL, |s| BlockAddr(s.0 + u32::from(head.offset)))
+}
+
+fn too_many_segments() -> Error {
+    let detail = format!(
+        "its data is in more than {RECOVERED_SEGMENTS_MAX} segments that were free: have Linux mount the volume once"
+    );
+    Error::new(crate::ErrorKind::UnsupportedFeature, OP).detail(detail)
 }
 
 /// What came of a claim.
@@ -85,7 +93,7 @@ impl Segments {
     /// A block that the checkpoint does not call valid holds data, says a chain.
     ///
     /// # Errors
-    /// Damage of the segment's summary; a device error.
+    /// Damage of the segment's summary; a device error; `UnsupportedFeature` for more new segments than [`RECOVERED_SEGMENTS_MAX`].
     pub(crate) fn claim(
         &self,
         block: BlockAddr,
@@ -114,21 +122,29 @@ impl Segments {
         if s.now.get(at) {
             return Ok(Claim::Taken);
         }
-        let entries = match head {
-            Some(n) => &mut inner.logs[n].entries,
-            None => {
-                use std::collections::btree_map::Entry;
-                match inner.summaries.entry(seg) {
-                    Entry::Occupied(entry) => entry.into_mut(),
-                    Entry::Vacant(entry) if unused => {
-                        entry.insert(vec![Summary::default(); BLOCKS_PER_SEG as usize])
-                    }
-                    Entry::Vacant(entry) => entry.insert(self.read_summaries(seg, kind)?),
+        match head {
+            Some(n) => {
+                if let Some(entry) = inner.logs[n].entries.get_mut(usize::from(at)) {
+                    *entry = summary;
                 }
             }
-        };
-        if let Some(entry) = entries.get_mut(usize::from(at)) {
-            *entry = summary;
+            None => {
+                use std::collections::btree_map::Entry;
+                let entries = match inner.summaries.entry(seg) {
+                    Entry::Occupied(entry) => entry.into_mut(),
+                    Entry::Vacant(entry) if unused => {
+                        inner.brought_into_use += 1;
+                        if inner.brought_into_use > RECOVERED_SEGMENTS_MAX {
+                            return Err(too_many_segments());
+                        }
+                        entry.insert(Summaries::none())
+                    }
+                    Entry::Vacant(entry) => {
+                        entry.insert(Summaries::All(self.read_summaries(seg, kind)?))
+                    }
+                };
+                entries.set(at, summary);
+            }
         }
         self.change(inner, block, 1, |seg, _, range| {
             let at = range.start;
@@ -150,10 +166,11 @@ impl Segments {
         };
         let inner = self.inner.lock();
         let kind = SummaryKind::of(inner.segs.get(seg).log);
-        let in_memory = inner.logs.iter().find(|l| l.seg == seg);
-        let in_memory = in_memory.map(|l| &l.entries);
-        match in_memory.or_else(|| inner.summaries.get(&seg)) {
-            Some(entries) => Ok(entries.get(usize::from(at)).copied()),
+        if let Some(log) = inner.logs.iter().find(|l| l.seg == seg) {
+            return Ok(log.entries.get(usize::from(at)).copied());
+        }
+        match inner.summaries.get(&seg) {
+            Some(entries) => Ok(entries.get(at)),
             None => Ok(self
                 .read_summaries(seg, kind)?
                 .get(usize::from(at))

@@ -26,7 +26,7 @@ impl Segments {
                 // Their owners are noted when they are committed.
                 inner.summaries.insert(seg, entries.clone());
             }
-            block.entries = entries;
+            block.entries = entries.into_all();
             if let Some(at) = self.geo.ssa_block(seg) {
                 let bytes = AlignedBuf::copy_of(&block.encode());
                 batch.push(DevOffset(u64::from(at.0) << 12), bytes.into());

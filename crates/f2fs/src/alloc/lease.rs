@@ -22,7 +22,7 @@
 #[cfg(feature = "comparison")]
 mod comparison;
 
-use super::{Need, Segments, index};
+use super::{Need, Segments, Summaries, index};
 use crate::{Error, Result};
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
 use blockwright_ondisk::f2fs::{BLOCKS_PER_SEG, BlockAddr, Log};
@@ -294,10 +294,12 @@ impl Segments {
             let entries = match of_log {
                 Some(log) => &mut inner.logs[log].entries,
                 None => match inner.summaries.entry(seg) {
-                    Entry::Occupied(entry) => entry.into_mut(),
+                    Entry::Occupied(entry) => entry.into_mut().all_mut(),
                     Entry::Vacant(entry) => {
                         let kind = SummaryKind::of(inner.segs.get(seg).log);
-                        entry.insert(self.read_summaries(seg, kind)?)
+                        entry
+                            .insert(Summaries::All(self.read_summaries(seg, kind)?))
+                            .all_mut()
                     }
                 },
             };

@@ -40,6 +40,7 @@ mod lease;
 mod pinned;
 mod place;
 pub(crate) mod sharing;
+mod summaries;
 mod table;
 pub(crate) mod victims;
 
@@ -64,6 +65,7 @@ use std::sync::Arc;
 #[cfg(debug_assertions)]
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use summaries::Summaries;
 use table::{SegSet, SegTable, Segment};
 
 const OP: &str = "allocate blocks";
@@ -96,7 +98,9 @@ pub struct Inner {
     /// Segments whose entry in the table's blocks is out of date.
     dirty: BTreeSet<SegNo>,
     /// Summaries of segments that logs have left since the last checkpoint.
-    summaries: BTreeMap<SegNo, Vec<Summary>>,
+    summaries: BTreeMap<SegNo, Summaries>,
+    /// Segments without a block in use that recovery brought into use.
+    brought_into_use: usize,
     free: SegSet,
     /// Segments that have something to pack when the next checkpoint is durable.
     changed: BTreeSet<SegNo>,
@@ -280,6 +284,7 @@ impl Segments {
             logs,
             dirty,
             summaries: BTreeMap::new(),
+            brought_into_use: 0,
             counts: Counts {
                 blocks: raw.valid_block_count.get(),
                 promised: 0,

@@ -6,7 +6,7 @@
 //! # Locks
 //! The caller holds that of the segments (`Inner`). The summaries of a segment with holes are read with it held.
 
-use super::{Head, Inner, Need, OP, Segments, index};
+use super::{Head, Inner, Need, OP, Segments, Summaries, index};
 use crate::options::Mode;
 use crate::{Error, ErrorKind, Result};
 use blockwright_device::{DevOffset, DeviceExt};
@@ -43,7 +43,7 @@ impl Segments {
         let entries = if !ssr {
             vec![Summary::default(); BLOCKS_PER_SEG as usize]
         } else if let Some(entries) = inner.summaries.remove(&seg) {
-            entries
+            entries.into_all()
         } else {
             self.read_summaries(seg, kind)?
         };
@@ -57,7 +57,7 @@ impl Segments {
                 entries,
             },
         );
-        inner.summaries.insert(old.seg, old.entries);
+        inner.summaries.insert(old.seg, Summaries::All(old.entries));
         inner.segs.get_mut(seg).log = log;
         inner.dirty.insert(seg);
         self.refresh_free(inner, seg);

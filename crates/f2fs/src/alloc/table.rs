@@ -131,20 +131,55 @@ impl Packed {
     }
 }
 
+/// Segments of a block of the table that are kept one by one. With more, all are.
+const FEW_MAX: usize = 6;
+
 /// Segments of one block of the table.
 enum Chunk {
     /// Nothing of it was ever in use.
     Free,
+    /// Nothing but these, by their places in the block: all segments of a block take 8 KiB.
+    Few(Vec<(u8, Segment)>),
     Packed(Packed),
     Open(Box<[Segment]>),
 }
 
 impl Chunk {
+    /// One of its segments, to be changed.
+    fn segment(&mut self, at: usize) -> &mut Segment {
+        let of = |few: &[(u8, Segment)]| few.iter().position(|(n, _)| usize::from(*n) == at);
+        let place = match self {
+            Chunk::Free => {
+                let mut few = Vec::with_capacity(1);
+                few.push((at as u8, Segment::FREE));
+                *self = Chunk::Few(few);
+                Some(0)
+            }
+            Chunk::Few(few) => of(few).or_else(|| {
+                let fits = few.len() < FEW_MAX;
+                fits.then(|| few.push((at as u8, Segment::FREE)));
+                fits.then(|| few.len() - 1)
+            }),
+            Chunk::Packed(_) | Chunk::Open(_) => None,
+        };
+        match (self, place) {
+            (Chunk::Few(few), Some(n)) => &mut few[n].1,
+            (chunk, _) => &mut chunk.open()[at],
+        }
+    }
+
     /// Its segments, to be changed.
     fn open(&mut self) -> &mut [Segment] {
         let segments: Box<[Segment]> = match self {
             Chunk::Open(segments) => return segments,
             Chunk::Free => vec![Segment::FREE; ENTRIES_PER_BLOCK].into(),
+            Chunk::Few(few) => {
+                let mut segments = vec![Segment::FREE; ENTRIES_PER_BLOCK];
+                for (at, segment) in few {
+                    segments[usize::from(*at)] = segment.clone();
+                }
+                segments.into()
+            }
             Chunk::Packed(packed) => (0..ENTRIES_PER_BLOCK)
                 .map(|n| packed.get(n).unwrap_or(Segment::FREE))
                 .collect(),
@@ -180,6 +215,10 @@ impl SegTable {
         let at = seg.0 as usize % ENTRIES_PER_BLOCK;
         let found = match self.chunks.get(seg.0 as usize / ENTRIES_PER_BLOCK) {
             None | Some(Chunk::Free) => None,
+            Some(Chunk::Few(few)) => {
+                let known = few.iter().find(|(n, _)| usize::from(*n) == at);
+                known.map(|(_, segment)| segment.clone())
+            }
             Some(Chunk::Packed(packed)) => packed.get(at),
             Some(Chunk::Open(segments)) => segments.get(at).cloned(),
         };
@@ -189,7 +228,7 @@ impl SegTable {
     /// A segment to be changed, which must be one of the table's.
     pub(crate) fn get_mut(&mut self, seg: SegNo) -> &mut Segment {
         let chunk = &mut self.chunks[seg.0 as usize / ENTRIES_PER_BLOCK];
-        &mut chunk.open()[seg.0 as usize % ENTRIES_PER_BLOCK]
+        chunk.segment(seg.0 as usize % ENTRIES_PER_BLOCK)
     }
 
     /// Packs the block of a segment, where that is done and nothing in it has changed since the last checkpoint.
@@ -259,6 +298,9 @@ impl SegTable {
             return Ok(());
         }
         let first = index * ENTRIES_PER_BLOCK as u32;
+        if let Some(chunk) = self.chunks.get_mut(index as usize) {
+            chunk.open();
+        }
         for position in 0..ENTRIES_PER_BLOCK {
             let seg = SegNo(first + position as u32);
             if seg.0 >= self.len {
@@ -461,6 +503,15 @@ mod tests {
         let known: Vec<u32> = table.stored().map(|(s, _)| s.0).collect();
         assert_eq!((known[0], known[54]), (55, 109));
         assert_eq!(table.get(SegNo(60)).mtime, 5);
+        // One segment takes no block of them; many do.
+        let few = |t: &SegTable| matches!(t.chunks[1], Chunk::Few(_));
+        assert!(few(&table));
+        for seg in 70..90 {
+            table.get_mut(SegNo(seg)).mtime = u64::from(seg);
+        }
+        assert!(!few(&table));
+        assert_eq!(table.get(SegNo(60)).mtime, 5);
+        assert_eq!(table.get(SegNo(70)).mtime, 70);
         // The last block describes fewer segments.
         let mut table = SegTable::empty(56);
         table.get_mut(SegNo(55)).mtime = 1;

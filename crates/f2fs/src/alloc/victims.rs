@@ -9,7 +9,7 @@
 //! Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File System", section 3.5.
 
 use super::garbage::is_worth_it;
-use super::{Inner, Segments};
+use super::{Inner, Segments, Summaries};
 use crate::{Error, Result};
 use blockwright_ondisk::f2fs::sit::ValidMap;
 use blockwright_ondisk::f2fs::summary::{Summary, SummaryKind};
@@ -111,7 +111,7 @@ impl Segments {
             for seg in self.segments_of(section).map(SegNo) {
                 let s = inner.segs.get(seg);
                 if s.now.count() > 0 {
-                    let summaries = inner.summaries.get(&seg).cloned();
+                    let summaries = inner.summaries.get(&seg).cloned().map(Summaries::into_all);
                     found.push((seg, SummaryKind::of(s.log), s.now, summaries));
                 }
             }

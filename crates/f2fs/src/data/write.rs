@@ -161,7 +161,7 @@ impl Data {
     // ---- allocate ----
 
     /// [`blockwright_vfs::engine::Data::allocate`]. Blocks that were freed since the last checkpoint can only be used
-    /// after the next one. A checkpoint is written when nothing else is left.
+    /// after the next one. A checkpoint is written when nothing else is left, and if it may make room.
     pub(crate) fn allocate(
         &self,
         inode: &Inode,
@@ -182,8 +182,13 @@ impl Data {
         }
         let full = |r: &Result<WriteTarget>| matches!(r, Err(e) if e.kind() == ErrorKind::NoSpace);
         let mut result = self.allocate_once(inode, &range, data_end, intent, out_of_place);
-        if full(&result) {
-            self.checkpoints.checkpoint()?;
+        if full(&result)
+            && let Some(w) = &self.access.writer
+        {
+            if self.checkpoint_makes_room(w) {
+                self.checkpoints.checkpoint()?;
+            }
+            // Also without: another caller may have written one meanwhile.
             result = self.allocate_once(inode, &range, data_end, intent, out_of_place);
         }
         if full(&result) && out_of_place && !must {
@@ -204,6 +209,22 @@ impl Data {
             );
         }
         result
+    }
+
+    /// Whether the next checkpoint may make room for data: it frees something, or room is kept for what it writes. Without either, a caller that finds no room
+    /// would write one for each attempt.
+    fn checkpoint_makes_room(&self, w: &Writer) -> bool {
+        // The spilling of disabled checkpoints has rules of its own.
+        if w.segments.is_pinned()
+            || w.segments.checkpoint_frees()
+            || self.nodes.nat.checkpoint_frees()
+        {
+            return true;
+        }
+        let needed = self.checkpoints.needed_blocks();
+        // Old places of nodes become free, which may be the last of a section.
+        let by_sections = w.segments.mode() == Mode::Lfs;
+        needed > 0 && (by_sections || w.segments.available() < needed + SPARE_MIN)
     }
 
     fn allocate_once(

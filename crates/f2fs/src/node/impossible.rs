@@ -11,7 +11,7 @@ use blockwright_ondisk::f2fs::inode::{Advise, InlineFlags, InodeFlags};
 use blockwright_ondisk::f2fs::{Features, FileKind, Inode};
 
 /// Why Linux refuses an inode.
-pub(super) fn why_impossible(inode: &Inode, kind: FileKind, features: Features) -> Option<String> {
+pub(crate) fn why_impossible(inode: &Inode, kind: FileKind, features: Features) -> Option<String> {
     let compressed =
         features.contains(Features::COMPRESSION) && inode.flags.contains(InodeFlags::COMPRESS);
     if kind == FileKind::Regular && inode.inline.contains(InlineFlags::DATA) {

@@ -16,7 +16,7 @@ pub(crate) mod blocks;
 pub(crate) mod cache;
 pub(crate) mod change;
 mod fresh;
-mod impossible;
+pub(crate) mod impossible;
 pub mod inode;
 pub(crate) mod io;
 pub(crate) mod load;

@@ -10,6 +10,7 @@ use crate::alloc::Claim;
 use crate::data::log_of;
 use crate::node::Place;
 use crate::node::change::address_in;
+use crate::node::impossible::why_impossible;
 use crate::node::inode::{Body, F2fsInode, f2fs};
 use crate::node::load::Purpose;
 use crate::node::tree::Slot;
@@ -41,6 +42,10 @@ impl Recovery {
         if !is_plain(&inode) {
             let what = "only plain regular files are fsynced without a checkpoint";
             return Err(self.bad_chain(ino, link.at, what));
+        }
+        // No user could load it afterwards.
+        if let Some(why) = why_impossible(&inode, FileKind::Regular, self.volume.features()) {
+            return Err(self.bad_chain(ino, link.at, why));
         }
         Ok((bytes, inode))
     }

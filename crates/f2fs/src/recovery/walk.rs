@@ -1,7 +1,7 @@
 //! Following the chain of fsynced nodes.
 //!
 //! The chain ends at the first block that is no node written since the checkpoint. Every block is visited at most
-//! once, so the work is bounded by the volume, whatever it holds; reads grow only while blocks follow each other.
+//! once, so the work is bounded by the volume, whatever it holds; reads grow only while blocks that follow each other are asked for.
 
 use crate::alloc::chain_start;
 use crate::{Error, Result};
@@ -61,6 +61,8 @@ pub(super) struct Reader<'a> {
     start: u64,
     bytes: Option<AlignedBuf>,
     ahead: u64,
+    /// Blocks that were asked for of those in `bytes`.
+    asked: u64,
 }
 
 impl<'a> Reader<'a> {
@@ -71,6 +73,7 @@ impl<'a> Reader<'a> {
             start: 0,
             bytes: None,
             ahead: 1,
+            asked: 0,
         }
     }
 
@@ -85,11 +88,13 @@ impl<'a> Reader<'a> {
             .as_ref()
             .map_or(0, |b| (b.len() / BLOCK_SIZE) as u64);
         if !(self.start..self.start + len).contains(&at) {
-            self.ahead = if len > 0 && at == self.start + len {
-                (self.ahead * 2).min(u64::from(BLOCKS_PER_SEG))
-            } else {
-                1
+            // Only where most of the last ones were wanted: no more is read than a few times what is asked for.
+            let goes_on = len > 0 && at == self.start + len && self.asked * 2 > len;
+            self.ahead = match goes_on {
+                true => (self.ahead * 2).min(u64::from(BLOCKS_PER_SEG)),
+                false => 1,
             };
+            self.asked = 0;
             let n = self
                 .ahead
                 .min(self.geo.main_end().saturating_sub(at))
@@ -102,6 +107,7 @@ impl<'a> Reader<'a> {
             self.bytes = Some(read.map_err(|e| Error::io(OP, e))?);
             self.start = at;
         }
+        self.asked += 1;
         let from = (at - self.start) as usize * BLOCK_SIZE;
         let bytes = self
             .bytes

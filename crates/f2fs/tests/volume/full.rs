@@ -9,7 +9,9 @@ use blockwright_device::sim::rng::SplitMix64;
 use blockwright_device::sim::turns::Turns;
 use blockwright_device::{AlignedBuf, FaultyDevice, MemoryDevice, SharedDevice};
 use blockwright_f2fs::{F2fs, inode};
-use blockwright_ondisk::f2fs::Nid;
+use blockwright_ondisk::f2fs::nat::{ENTRIES_PER_BLOCK, NatEntry, set_entry};
+use blockwright_ondisk::f2fs::{BLOCK_SIZE, Ino, Nid};
+use blockwright_test_support::lab::f2fs::F2Volume;
 use blockwright_vfs::engine::Intent;
 use std::sync::Arc;
 use std::time::Duration;
@@ -243,6 +245,122 @@ fn no_checkpoint_is_written_for_a_failure_that_none_cures() {
         v.symlink(&target, "link").expect("room");
         v.close().expect("closed");
         assert_clean(&device, "in vain");
+    });
+}
+
+/// The same for data: a direct write asks for blocks as often as it is tried.
+#[test]
+fn no_checkpoint_is_written_for_a_write_that_none_helps() {
+    common::guarded("in vain", LIMIT, || {
+        let (device, v) = full_volume(0);
+        let victim = OpenOptions::new()
+            .write(true)
+            .direct(true)
+            .open(&v, "victim")
+            .expect("opened");
+        let end = victim.metadata().expect("there").len();
+        let write = || victim.write_at(&[2; 4096], end);
+        let written = || v.vfs().stats().get("checkpoints").expect("counted");
+        // Another write may have left something that a checkpoint frees.
+        write().expect_err("no room");
+        let before = written();
+        for _ in 0..20 {
+            let e = write().expect_err("no room");
+            assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+        }
+        assert_eq!(written() - before, 0);
+        // The engine itself writes one where blocks were freed.
+        v.remove_file("filler").expect("removed");
+        let inode = v.vfs().resolve(v.cred(), b"victim", true).expect("there");
+        let engine = v.vfs().engine();
+        let range = end..end + 4096;
+        let target = engine
+            .allocate(&inode, range, end + 4096, Intent::Direct)
+            .expect("room");
+        engine.abandon_write(&inode, &target);
+        assert_eq!(write().expect("room"), 4096);
+        drop((victim, inode));
+        v.close().expect("closed");
+        assert_clean(&device, "in vain");
+    });
+}
+
+/// Room that was charged for a block goes back when the block cannot be written.
+#[test]
+fn a_charge_goes_back_with_the_error_of_the_device() {
+    common::guarded("a charge", LIMIT, || {
+        let device = common::f2fs::formatted(64 << 20);
+        let faulty = Arc::new(FaultyDevice::new(device.clone(), 1));
+        let mut options = VolumeOptions::default();
+        options.parts.f2fs.commit_interval = Duration::from_secs(3600);
+        let v = options.open_device(faulty.clone()).expect("mounted");
+        v.write("small", [1; 1000]).expect("written");
+        v.sync().expect("synced");
+        let free = || v.statfs().expect("statfs").blocks_free;
+        let before = free();
+        let small = OpenOptions::new().write(true).open(&v, "small");
+        let small = small.expect("opened");
+        faulty.add(Rule::new(Ops::WRITE, Fault::Errno(5)).always());
+        for _ in 0..3 {
+            // Its data would have to leave the inode.
+            let e = small.set_len(100_000).expect_err("not written");
+            assert_eq!(e.kind(), ErrorKind::Io, "{e}");
+            assert_eq!(free(), before);
+        }
+        faulty.heal();
+        small.set_len(100_000).expect("cut");
+        assert_eq!(free(), before - 1);
+        drop(small);
+        v.close().expect("closed");
+        assert_clean(&device, "a charge");
+    });
+}
+
+/// Numbers of nodes that are gone can be taken again after the next checkpoint. Without a number a creation has one written, though no block was freed. Where
+/// none helps, nothing is written, and what was charged goes back.
+#[test]
+fn a_creation_without_a_node_number() {
+    const LEFT: u32 = 20;
+    common::guarded("node numbers", LIMIT, || {
+        let device = common::f2fs::formatted(64 << 20);
+        let mut image = F2Volume::new(device.snapshot());
+        // All numbers but some are another node's.
+        let taken = NatEntry {
+            version: 0,
+            ino: Ino::ROOT,
+            block: image.geo.main,
+        };
+        let mut block = vec![0; BLOCK_SIZE];
+        for position in 0..ENTRIES_PER_BLOCK {
+            set_entry(&mut block, position, taken).expect("a position");
+        }
+        let per = ENTRIES_PER_BLOCK as u32;
+        for index in 1..image.geo.nat_blocks() {
+            let (at, _) = image.nat_place(Nid(index * per));
+            image.put(at, &block);
+        }
+        for nid in (Ino::ROOT.0 + 1 + LEFT..per).map(Nid) {
+            image.set_nat(nid, taken);
+        }
+        let mut options = VolumeOptions::default();
+        options.parts.f2fs.commit_interval = Duration::from_secs(3600);
+        let device: SharedDevice = Arc::new(image.device.snapshot());
+        let v = options.open_device(device).expect("mounted");
+        for n in 0..LEFT {
+            v.write(format!("n{n}"), b"").expect("a number");
+        }
+        let free = || v.statfs().expect("statfs").blocks_free;
+        let written = || v.vfs().stats().get("checkpoints").expect("counted");
+        let before = (free(), written());
+        for _ in 0..3 {
+            let e = v.write("one more", b"").expect_err("no number");
+            assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+            assert!(e.to_string().contains("node numbers"), "{e}");
+            assert_eq!((free(), written()), before);
+        }
+        v.remove_file("n3").expect("removed");
+        v.write("another", b"").expect("a number");
+        assert_eq!((free(), written()), (before.0, before.1 + 1));
     });
 }
 

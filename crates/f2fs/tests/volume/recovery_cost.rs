@@ -4,6 +4,8 @@ use blockwright::{Format, OpenOptions, VolumeBuilder, VolumeOptions};
 use blockwright_device::{
     BlockDevice, DevOffset, Geometry, MemoryDevice, Op, Request, SharedDevice,
 };
+use blockwright_ondisk::f2fs::BlockAddr;
+use blockwright_test_support::lab::f2fs::F2Volume;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -92,4 +94,44 @@ fn recovery_of_small_files_asks_for_little() {
     assert!(bytes("write") < chain + (4 << 20), "{}", bytes("write"));
     assert!(asked.len() < 128, "{} requests", asked.len());
     volume.close().expect("closed");
+}
+
+/// A chain whose blocks are just behind all that was read ahead each time: what is read follows the chain, and not the volume that it is spread over.
+#[test]
+fn a_chain_of_jumps_is_not_read_ahead() {
+    const NODES: usize = 800;
+    let memory = Arc::new(MemoryDevice::new(4 << 30));
+    let device: SharedDevice = memory.clone();
+    VolumeBuilder::new()
+        .format(Format::F2fs)
+        .create_on(&device)
+        .expect("made");
+    let volume = VolumeOptions::default().open_device(device).expect("opens");
+    volume.write("/file", [1; 5000]).expect("written");
+    volume.close().expect("closed");
+    let image = F2Volume::new(memory.snapshot());
+    let file = image.lookup("/file");
+    let jumps = (0..NODES).scan((image.chain_start().0, 1), |(at, jump), _| {
+        let here = BlockAddr(*at);
+        (*at, *jump) = (*at + *jump, (*jump * 2).min(512));
+        Some((here, Vec::new()))
+    });
+    let chain: Vec<_> = jumps.collect();
+    image.put_chain(file, &chain);
+    let noting = Arc::new(Noting {
+        base: Arc::new(image.device.snapshot()),
+        asked: Mutex::default(),
+    });
+    let volume = VolumeOptions::default()
+        .read_only(true)
+        .open_device(noting.clone())
+        .expect("opens");
+    let recovered = volume.vfs().stats().get("recovered_nodes");
+    assert_eq!(recovered, Some(NODES as u64));
+    let asked = std::mem::take(&mut *noting.asked.lock().expect("no panic"));
+    let read: u64 = asked.iter().map(|(.., bytes)| bytes).sum();
+    // Each node is read twice, with one that follows it.
+    let most = (4 * NODES as u64) << 12;
+    assert!(read < most + (8 << 20), "{read} bytes read");
+    assert!(asked.len() < 3 * NODES, "{} requests", asked.len());
 }

@@ -146,11 +146,25 @@ pub(crate) fn pack<const N: usize>(rest: &[u8], unsigned: bool) -> [u32; N] {
     let pad = len * 0x0101_0101;
     let mut words = [pad; N];
     for (word, piece) in words.iter_mut().zip(rest.chunks(4)) {
+        if let [a, b, c, d] = *piece {
+            *word = widen_four([a, b, c, d], unsigned);
+            continue;
+        }
         for byte in piece {
             *word = widen(*byte, unsigned).wrapping_add(*word << 8);
         }
     }
     words
+}
+
+/// Four characters as a word.
+fn widen_four(bytes: [u8; 4], unsigned: bool) -> u32 {
+    let word = u32::from_be_bytes(bytes);
+    if unsigned {
+        return word;
+    }
+    // A negative character is 256 less than its byte, which is one of the character before it.
+    word.wrapping_sub((word & 0x8080_8080) << 1)
 }
 
 fn legacy(name: &[u8], unsigned: bool) -> u32 {
@@ -167,43 +181,45 @@ fn legacy(name: &[u8], unsigned: bool) -> u32 {
 }
 
 fn half_md4_block(state: &mut [u32; 4], words: &[u32; 8]) {
-    type Mix = fn(u32, u32, u32) -> u32;
     // RFC 1320's three functions and constants; each round visits all words once, in an order
     // and with rotations of its own.
-    const ROUNDS: [(Mix, u32, [usize; 8], [u32; 4]); 3] = [
-        (
-            |x, y, z| (x & y) | (!x & z),
-            0,
-            [0, 1, 2, 3, 4, 5, 6, 7],
-            [3, 7, 11, 19],
-        ),
-        (
-            |x, y, z| (x & y) | (x & z) | (y & z),
-            0x5A82_7999,
-            [1, 3, 5, 7, 0, 2, 4, 6],
-            [3, 5, 9, 13],
-        ),
-        (
-            |x, y, z| x ^ y ^ z,
-            0x6ED9_EBA1,
-            [3, 7, 2, 6, 1, 5, 0, 4],
-            [3, 9, 11, 15],
-        ),
-    ];
-    let [mut a, mut b, mut c, mut d] = *state;
-    for (mix, constant, order, turns) in ROUNDS {
-        for (step, word) in order.into_iter().enumerate() {
-            let sum = a
-                .wrapping_add(mix(b, c, d))
-                .wrapping_add(words[word])
-                .wrapping_add(constant);
-            // The registers take turns: the new value is the next step's `b`.
-            (a, b, c, d) = (d, sum.rotate_left(turns[step % 4]), b, c);
-        }
-    }
-    for (old, new) in state.iter_mut().zip([a, b, c, d]) {
+    let mut registers = *state;
+    let choose = |x: u32, y, z| (x & y) | (!x & z);
+    let order = [0, 1, 2, 3, 4, 5, 6, 7];
+    md4_round(&mut registers, words, choose, 0, order, [3, 7, 11, 19]);
+    let majority = |x: u32, y, z| (x & y) | (x & z) | (y & z);
+    let order = [1, 3, 5, 7, 0, 2, 4, 6];
+    let turns = [3, 5, 9, 13];
+    md4_round(&mut registers, words, majority, 0x5A82_7999, order, turns);
+    let parity = |x: u32, y, z| x ^ y ^ z;
+    let order = [3, 7, 2, 6, 1, 5, 0, 4];
+    let turns = [3, 9, 11, 15];
+    md4_round(&mut registers, words, parity, 0x6ED9_EBA1, order, turns);
+    for (old, new) in state.iter_mut().zip(registers) {
         *old = old.wrapping_add(new);
     }
+}
+
+/// A round of eight steps. A function for each `mix`: a table of them would be called by pointer for each step.
+#[inline]
+fn md4_round(
+    registers: &mut [u32; 4],
+    words: &[u32; 8],
+    mix: impl Fn(u32, u32, u32) -> u32,
+    constant: u32,
+    order: [usize; 8],
+    turns: [u32; 4],
+) {
+    let [mut a, mut b, mut c, mut d] = *registers;
+    for (step, word) in order.into_iter().enumerate() {
+        let sum = a
+            .wrapping_add(mix(b, c, d))
+            .wrapping_add(words[word])
+            .wrapping_add(constant);
+        // The registers take turns: the new value is the next step's `b`.
+        (a, b, c, d) = (d, sum.rotate_left(turns[step % 4]), b, c);
+    }
+    *registers = [a, b, c, d];
 }
 
 pub(crate) fn tea_block(state: &mut [u32; 4], key: &[u32; 4]) {

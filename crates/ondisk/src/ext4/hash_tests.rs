@@ -7,6 +7,20 @@ const BASE: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789_.-ABCDEFGHIJKLMNOPQRS
 
 type Answer = (u32, u32);
 
+#[test]
+fn four_characters_are_widened_as_each_is() {
+    let values = [0, 1, 0x7F, 0x80, 0x81, 0xFF];
+    for n in 0..values.len().pow(4) {
+        let byte = |k: u32| values[n / values.len().pow(k) % values.len()];
+        let bytes = [byte(0), byte(1), byte(2), byte(3)];
+        for unsigned in [false, true] {
+            let one = |word: u32, byte: &u8| widen(*byte, unsigned).wrapping_add(word << 8);
+            let expected = bytes.iter().fold(0, one);
+            assert_eq!(widen_four(bytes, unsigned), expected, "{bytes:?}");
+        }
+    }
+}
+
 /// Length of a prefix of `BASE` repeated; legacy, half-MD4 and TEA, with the seed. Without bytes
 /// past 127 both character flavours agree.
 const ASCII: [(usize, [Answer; 3]); 19] = [

@@ -40,6 +40,10 @@ pub mod xattr;
 /// Access control lists: f2fs stores them in the very form ext4 does.
 pub use super::ext4::acl;
 
+/// Most free segments that roll-forward recovery brings into use: half a TiB of data since one checkpoint. A few addresses could name millions, and each takes
+/// memory, and a block of the table and one of the summaries in the next checkpoint. A bound of this project, and not of the format.
+pub const RECOVERED_SEGMENTS_MAX: usize = 1 << 18;
+
 pub use checkpoint::{Checkpoint, CheckpointFlags, RawCheckpoint};
 pub use checksum::InodeSeed;
 pub use error::FormatError;

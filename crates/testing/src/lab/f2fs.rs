@@ -12,11 +12,12 @@ use blockwright_ondisk::f2fs::checkpoint::CheckpointFlags;
 use blockwright_ondisk::f2fs::dir::{DentryLayout, DentryView, NameBytes};
 use blockwright_ondisk::f2fs::geometry::Copy2;
 use blockwright_ondisk::f2fs::inode::{self, RawInodeHead};
+use blockwright_ondisk::f2fs::node::PER_NODE;
 use blockwright_ondisk::f2fs::pack::{self, Pack, PackLayout};
 use blockwright_ondisk::f2fs::summary::{CompactSummaries, NatJournal, SitJournal, SummaryBlock};
 use blockwright_ondisk::f2fs::{
-    BLOCK_SIZE, BlockAddr, Checkpoint, FormatError, Geometry, InlineFlags, Ino, Inode, NatEntry,
-    Nid, SegNo, SitEntry, Superblock, nat, node, sit,
+    BLOCK_SIZE, BlockAddr, Checkpoint, Footer, FormatError, Geometry, InlineFlags, Ino, Inode, Log,
+    NatEntry, Nid, NodeOffset, SegNo, SitEntry, Superblock, nat, node, sit,
 };
 use zerocopy::FromBytes;
 
@@ -425,6 +426,46 @@ impl F2Volume {
             self.put(BlockAddr(start + n as u32), block);
         }
         self.put(BlockAddr(tail), &head[0]);
+    }
+
+    /// Where the chain of fsynced nodes begins.
+    pub fn chain_start(&self) -> BlockAddr {
+        let head = self.pack.checkpoint.raw.log(Log::WarmNode);
+        let start = self.geo.segment_start(head.segment).unwrap();
+        BlockAddr(start.0 + u32::from(head.offset))
+    }
+
+    /// Writes a chain of direct nodes of one file, each with an fsync mark: where each is, and the addresses in it.
+    pub fn put_chain(&self, ino: Ino, nodes: &[(BlockAddr, Vec<BlockAddr>)]) {
+        let cp = &self.pack.checkpoint;
+        for (n, (at, addresses)) in nodes.iter().enumerate() {
+            let mut block = vec![0; BLOCK_SIZE];
+            for (word, address) in block.chunks_exact_mut(4).zip(addresses) {
+                word.copy_from_slice(&address.0.to_le_bytes());
+            }
+            let footer = Footer {
+                nid: Nid(ino.0 + 1 + n as u32),
+                ino,
+                offset: Self::direct_place(n as u32),
+                cold: true,
+                fsync: true,
+                dentry: false,
+                version: cp.footer_version(),
+                next: nodes.get(n + 1).map_or(BlockAddr::NULL, |(at, _)| *at),
+            };
+            footer.write(&mut block).unwrap();
+            self.put(*at, &block);
+        }
+    }
+
+    /// The place of a file's `n`th direct node, up to those of its two indirect ones.
+    fn direct_place(n: u32) -> NodeOffset {
+        let per = PER_NODE as u32;
+        let indirect = [3, 4 + per];
+        NodeOffset(match n.checked_sub(2) {
+            None => 1 + n,
+            Some(n) => indirect[(n / per) as usize] + 1 + n % per,
+        })
     }
 
     pub fn words(&self, nid: Nid) -> Vec<u32> {

@@ -1,6 +1,7 @@
 //! Images made by e2fsprogs, and its verdict on images.
 
 pub mod f2fs;
+pub mod fast_commits;
 pub mod verdict;
 pub mod volume;
 

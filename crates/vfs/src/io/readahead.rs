@@ -445,10 +445,36 @@ impl Core {
                     push_zeroes(out, pos, to.min(range.end));
                     pos = to.min(range.end);
                 }
-                Filled::Read(_) | Filled::Again => {}
+                Filled::Read(to) => self.fill_folio(inode, from, to..end)?,
+                Filled::Again => {}
             }
         }
         Ok(())
+    }
+
+    /// Brings in what else is missing of the folio over `pos`, in a range behind it. A slice of the folio is a reference to it, and a read into a folio with
+    /// references copies all of it: for each fragment of a file, if slices were taken in between.
+    fn fill_folio(&self, inode: &Arc<Inode>, pos: u64, range: Range<u64>) -> Result<()> {
+        let block = self.block();
+        let mut at = range.start;
+        loop {
+            let end = inode.pages.lock().folio_end(pos).unwrap_or(0);
+            if at >= end.min(range.end) {
+                return Ok(());
+            }
+            let filled = self.fill(
+                inode,
+                at,
+                range.end,
+                &Invalidate::Take,
+                &mut Fill::Wait,
+                false,
+            )?;
+            at = match filled {
+                Filled::Zero(to) | Filled::Read(to) => to,
+                Filled::Again => at + block,
+            };
+        }
     }
 }
 

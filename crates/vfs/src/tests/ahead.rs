@@ -1,8 +1,8 @@
-//! Files that are read ahead together ([`Vfs::read_ahead`](crate::Vfs::read_ahead)).
+//! Files that are read ahead together ([`Vfs::read_ahead`](crate::Vfs::read_ahead)), and files in fragments.
 
 use super::{Fixture, quiet};
 use crate::testing::MemOptions;
-use crate::{FallocMode, InodeRef, ReadOp};
+use crate::{FallocMode, InodeRef, MountOptions, ReadOp};
 use std::sync::atomic::Ordering;
 
 /// Files of 1 to 40 000 bytes, which are on the device only.
@@ -89,5 +89,49 @@ fn a_change_beside_reading_ahead_is_not_lost() {
             assert!(read(&f, inode) == *data, "file {n}, round {round}");
         }
         f.vfs.sync().unwrap();
+    }
+}
+
+/// The slices of a read are of few buffers, in however many fragments the file is: a buffer for each would mean a copy of all of it for each.
+#[test]
+fn fragments_of_a_folio_are_read_into_one_buffer() {
+    const BLOCK: usize = 4096;
+    const BLOCKS: usize = 64;
+    // Reading ahead would have all fragments in flight before the first slice is taken.
+    let mount = || MountOptions {
+        readahead_bytes: 0,
+        ..quiet()
+    };
+    for f in [
+        Fixture::new(16 << 20, MemOptions::default(), mount()),
+        Fixture::late(16 << 20, MemOptions::default(), mount()),
+    ] {
+        let inode = f.file("fragments");
+        let h = f.open(&inode);
+        let mut data = vec![0; BLOCKS * BLOCK];
+        // No two blocks follow each other on the device, and every fourth one is a hole.
+        for first in [3, 1, 0] {
+            for n in (first..BLOCKS).step_by(4) {
+                let at = n * BLOCK;
+                data[at..at + BLOCK].fill(n as u8 + 1);
+                h.write_at(&data[at..at + BLOCK], at as u64).unwrap();
+            }
+            f.vfs.sync().unwrap();
+        }
+        f.vfs.drop_caches();
+        let slices = h.run(ReadOp::new(0, BLOCKS * BLOCK)).unwrap();
+        let mut buffers = std::collections::BTreeSet::new();
+        let (mut at, mut fragments) = (0, 0);
+        for slice in &slices {
+            assert!(slice[..] == data[at..at + slice.len()], "at {at}");
+            if slice[0] != 0 {
+                fragments += 1;
+                buffers.insert(slice.as_ptr() as usize - at);
+            }
+            at += slice.len();
+        }
+        assert_eq!(at, data.len());
+        assert!(fragments >= 16, "{fragments} fragments");
+        assert!(buffers.len() <= 2, "{} buffers", buffers.len());
     }
 }

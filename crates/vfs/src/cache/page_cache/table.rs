@@ -159,6 +159,12 @@ impl Table {
         true
     }
 
+    /// Where the folio over `pos` ends.
+    pub(crate) fn folio_end(&self, pos: u64) -> Option<u64> {
+        let (start, f) = self.folio_at(pos)?;
+        Some(start + f.bytes)
+    }
+
     /// The folio at `pos`, or the length of the gap there, up to `end`.
     pub(crate) fn presence(&self, pos: u64, end: u64, block: u64) -> Presence {
         let ready = |f: &Folio, start: u64, at: u64| {
