@@ -195,9 +195,9 @@ mod tests {
         let alert = |which| tls(rustls::Error::AlertReceived(which));
         let unknown_issuer = CertificateError::UnknownIssuer;
         let cases = [
-            (host(13), true, "Permission denied"),
-            (host(104), true, "Connection reset by peer"),
-            (host(22), false, "Invalid argument"),
+            (host(13), true, "permission denied"),
+            (host(104), true, "connection reset by peer"),
+            (host(22), false, "invalid argument"),
             (ureq::Error::HostNotFound, true, "there is no such host"),
             (ureq::Error::TooManyRedirects, false, "too many redirects"),
             (tls(rustls::Error::DecryptError), true, "TLS: "),

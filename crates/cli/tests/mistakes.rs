@@ -465,7 +465,7 @@ fn common_mistakes_are_named() {
         (
             &["ls", "IMAGE", "--overlay", "none.qcow2"],
             1,
-            &["the overlay none.qcow2: No such file or directory"],
+            &["the overlay none.qcow2: no such file or directory"],
         ),
     ] {
         refused(&mut bw(image, args), code, says);
