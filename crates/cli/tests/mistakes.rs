@@ -566,3 +566,25 @@ fn a_disk_without_room_says_how_much_longer_it_must_be() {
         good(image, &add);
     }
 }
+
+/// Contents of small files are in their inodes, and no block is copied: that is not "0 B copied".
+#[test]
+fn small_files_are_not_reported_as_no_bytes() {
+    let scratch = Scratch::new();
+    let tree = scratch.dir("tree");
+    fs::write(tree.join("small"), "three").unwrap();
+    let tree = tree.to_str().unwrap();
+    for (options, blocks) in [
+        (&["-t", "f2fs"][..], false),
+        (&["-O", "inline_data"], false),
+        (&[], true),
+    ] {
+        let image = &scratch.path("disk.img");
+        let args = ["mkfs", "-F", "--size", "60M", "--from", tree, "IMAGE"];
+        let told = good(image, &[&args[..], options].concat());
+        assert!(told.contains("1 file, 0 directories, "), "{told}");
+        assert!(!told.contains("0 B"), "{told}");
+        assert_eq!(told.contains(" copied in "), blocks, "{told}");
+        fs::remove_file(image).unwrap();
+    }
+}
