@@ -10,44 +10,41 @@ use std::process::Command;
 
 /// The volumes: a large one that shrinks, with files all over it, and a small empty one that grows.
 struct Sizes {
-    large: &'static str,
-    used: &'static str,
+    large: String,
+    used: String,
     /// Files that are in use, of [`FILE_BYTES`] each.
     files: u64,
-    smaller: &'static str,
+    smaller: String,
     small: &'static str,
     huge: &'static str,
 }
 
 impl Sizes {
-    fn new(quick: bool) -> Self {
-        if quick {
-            return Sizes {
-                large: "2G",
-                used: "256M",
-                files: 64,
-                smaller: "1G",
-                small: "1G",
-                huge: "64G",
-            };
-        }
+    fn new(setting: &Setting) -> Self {
+        let divisor = match setting.quick {
+            true => 10,
+            false => setting.divisor.max(1),
+        };
+        let files = 2048 / divisor;
+        let mebibytes = |gibibytes: u64| format!("{}M", (gibibytes << 10) / divisor);
         Sizes {
-            large: "20G",
-            used: "8G",
-            files: 2048,
-            smaller: "10G",
-            small: "10G",
-            huge: "1T",
+            large: mebibytes(20),
+            used: format!("{}M", files * FILE_BYTES as u64 >> 20),
+            files,
+            smaller: mebibytes(10),
+            small: if setting.quick { "1G" } else { "10G" },
+            huge: if setting.quick { "64G" } else { "1T" },
         }
     }
 }
 
-const FILE_BYTES: usize = 4 << 20;
+/// Of each file of the volumes, here and in `converting`.
+pub(crate) const FILE_BYTES: usize = 4 << 20;
 
 /// Measures shrinking to a size, shrinking to the minimum, and growing. The peer of the second is `resize2fs -M`, run until the
 /// size stays.
 pub fn measure(setting: &Setting) -> Result<Vec<Table>, String> {
-    let sizes = Sizes::new(setting.quick);
+    let sizes = Sizes::new(setting);
     let large = format!("{} with {} in it", sizes.large, sizes.used);
     let shrink = format!("shrink {large} to {}", sizes.smaller);
     let minimum = format!("shrink {large} to the minimum");
@@ -72,9 +69,9 @@ pub fn measure(setting: &Setting) -> Result<Vec<Table>, String> {
         }
     };
     // `-f`: without it, it asks for a complete check first, which would be timed too.
-    let theirs = |size: &'static str| {
-        let image = &image;
-        move || run(Command::new("resize2fs").arg("-f").arg(image).arg(size))
+    let theirs = |size: &str| {
+        let (image, size) = (&image, size.to_owned());
+        move || run(Command::new("resize2fs").arg("-f").arg(image).arg(&size))
     };
     let copied = || {
         run(Command::new("cp")
@@ -86,13 +83,13 @@ pub fn measure(setting: &Setting) -> Result<Vec<Table>, String> {
     let check = || run(Command::new("e2fsck").arg("-fn").arg(&image));
     let mut tables = Vec::new();
     if setting.wanted(&shrink) || setting.wanted(&minimum) {
-        make(setting, &base, sizes.large)?;
+        make(setting, &base, &sizes.large)?;
         fill(&base, sizes.files)?;
     }
     if setting.wanted(&shrink) {
         let makers: [Maker<'_>; 2] = [
-            ("blockwright resize", Box::new(ours(&[sizes.smaller]))),
-            ("resize2fs", Box::new(theirs(sizes.smaller))),
+            ("blockwright resize", Box::new(ours(&[&sizes.smaller]))),
+            ("resize2fs", Box::new(theirs(&sizes.smaller))),
         ];
         tables.push(in_turn(
             setting, shrink, None, &image, &makers, copied, check,
@@ -135,7 +132,7 @@ fn length(image: &Path) -> Result<u64, String> {
     Ok(meta.len())
 }
 
-fn make(setting: &Setting, base: &Path, size: &str) -> Result<(), String> {
+pub(crate) fn make(setting: &Setting, base: &Path, size: &str) -> Result<(), String> {
     match fs::remove_file(base) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             return Err(format!("{}: {e}", base.display()));
@@ -149,7 +146,7 @@ fn make(setting: &Setting, base: &Path, size: &str) -> Result<(), String> {
 }
 
 /// Writes twice as many files and removes every second one: what is left lies all over the first part of the volume.
-fn fill(base: &Path, files: u64) -> Result<(), String> {
+pub(crate) fn fill(base: &Path, files: u64) -> Result<(), String> {
     let fail = |e: blockwright::Error| format!("{}: {e}", base.display());
     let volume = Volume::open(base).map_err(fail)?;
     let mut block = vec![0u8; FILE_BYTES];

@@ -21,6 +21,8 @@ pub struct Setting {
     pub program: PathBuf,
     /// Small inputs.
     pub quick: bool,
+    /// By how much the images of `resize` are smaller than usual.
+    pub divisor: u64,
     /// How often.
     pub rounds: usize,
     /// Only workloads with this in their name.
@@ -147,7 +149,8 @@ pub fn mkfs(setting: &Setting) -> Result<Vec<Table>, String> {
     Ok(tables)
 }
 
-fn removed(image: &Path) -> Result<(), String> {
+/// Removes a file if it is there.
+pub fn removed(image: &Path) -> Result<(), String> {
     match fs::remove_file(image) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             Err(format!("{}: {e}", image.display()))

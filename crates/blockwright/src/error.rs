@@ -63,6 +63,17 @@ impl Error {
         self
     }
 
+    /// Adds something to the sentence for people.
+    #[cfg(feature = "resize")]
+    pub(crate) fn and(mut self, more: &str) -> Self {
+        let what = match &self.0.cause {
+            Cause::Other(_, what) => format!("{what}{more}"),
+            _ => return self,
+        };
+        self.0.cause = Cause::Other(self.kind(), what);
+        self
+    }
+
     /// Whether it is known that nothing was written before this ended a change of a volume. `false` does not say the opposite.
     #[must_use]
     pub fn changed_nothing(&self) -> bool {

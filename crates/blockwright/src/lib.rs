@@ -106,8 +106,9 @@ pub mod device {
 /// Images in content-addressed chunks. A place like `chunks:INDEX?store=URL` works wherever a volume is opened for reading.
 pub mod chunks {
     pub use blockwright_chunks::{
-        ChunkAddress, ChunkDevice, ChunkId, ChunkSizes, Digest, Error, Index, Made, MakeOptions,
-        Result, Site, Source, Stores, Verified, extract, make, open, verify,
+        ChunkAddress, ChunkDevice, ChunkId, ChunkSizes, Digest, Error, Folder, Index, Made,
+        MakeOptions, Result, S3Keys, S3Place, S3Store, Sink, Site, Source, Stores, Verified,
+        extract, make, make_into, open, open_sink, verify,
     };
 }
 

@@ -50,6 +50,32 @@ pub use blockwright_reshape::watch::{Phase, Progress, Watch};
 /// must be checked first, `Corrupt`, `NoSpace`, `Io`; `Interrupted` when the watch stopped it. The volume is whole then: an ext4 volume has its old size, and an f2fs
 /// volume may have the new one already. The same call continues.
 pub fn resize(device: &SharedDevice, options: &ResizeOptions) -> Result<Resized> {
+    let resized = resize_as_asked(device, options);
+    match (resized, options.size) {
+        (Err(e), Size::Bytes(bytes))
+            if matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Invalid) =>
+        {
+            Err(match smallest(device, options, bytes) {
+                Some(least) => e.and(&format!("; the smallest size is {least} bytes")),
+                None => e,
+            })
+        }
+        (resized, _) => resized,
+    }
+}
+
+/// The fewest bytes that the files of the volume allow, if that is more than was asked for. `None` also where it cannot be found.
+fn smallest(device: &SharedDevice, options: &ResizeOptions, asked: u64) -> Option<u64> {
+    if volume_bytes(device).ok()? <= asked {
+        return None;
+    }
+    let mut options = options.clone().mode(Mode::Rehearsal);
+    options.size = Size::Minimum { free: 0 };
+    let least = resize_as_asked(device, &options).ok()?.bytes();
+    (least > asked).then_some(least)
+}
+
+fn resize_as_asked(device: &SharedDevice, options: &ResizeOptions) -> Result<Resized> {
     let (journal, mode) = (options.journal.as_ref(), options.mode);
     match format::detect(device)? {
         Format::Ext4 => {

@@ -1,9 +1,11 @@
 //! Addresses of images in chunks: `chunks:INDEX?store=STORE[&store=STORE…][&cache=DIR][&cache-bytes=BYTES][&ca=FILE]`.
 //!
-//! The index and the stores are paths, or `http://` and `https://` URLs. `%XX` stands for a byte: `&`, `?`, `%`, and a `:` in front of a `/` of a path
+//! The index and the stores are paths, `http://` and `https://` URLs, or places in S3 (`s3+https://HOST/BUCKET/PREFIX`). `%XX` stands for a byte: `&`, `?`, `%`, and a `:` in front of a `/` of a path
 //! are written so. A place counts as an address when `?` is in it or the index's name ends in `.caibx`. Another file whose path begins with
 //! `chunks:` is not meant then; it is written with `./` in front.
 
+use crate::percent::decode;
+use crate::s3::{S3Place, is_s3};
 use crate::{Error, Result};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -27,6 +29,8 @@ pub enum Site {
     Path(PathBuf),
     /// Behind HTTP: a URL without `/` at its end.
     Url(String),
+    /// In S3.
+    S3(S3Place),
 }
 
 impl Site {
@@ -34,10 +38,12 @@ impl Site {
         if bytes.is_empty() {
             return Err(Error::Address(format!("no {what} is named")));
         }
-        if bytes.starts_with(b"http://") || bytes.starts_with(b"https://") {
+        let is_url = bytes.starts_with(b"http://") || bytes.starts_with(b"https://");
+        if is_url || is_s3(bytes) {
             let text = std::str::from_utf8(bytes).ok();
             let plain = |text: &&str| text.bytes().all(|b| b.is_ascii_graphic());
             return match text.filter(plain) {
+                Some(text) if !is_url => Ok(Site::S3(S3Place::parse(text, what)?)),
                 Some(text) => match text.trim_end_matches('/') {
                     "http:" | "https:" => {
                         Err(Error::Address(format!("the {what}'s URL has no host")))
@@ -68,6 +74,7 @@ impl fmt::Display for Site {
         match self {
             Site::Path(path) => path.display().fmt(f),
             Site::Url(url) => f.write_str(url),
+            Site::S3(place) => place.fmt(f),
         }
     }
 }
@@ -87,30 +94,11 @@ pub struct ChunkAddress {
     pub ca: Option<PathBuf>,
 }
 
-fn decode(text: &[u8]) -> Result<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, tail)) = rest.split_first() {
-        rest = tail;
-        if first != b'%' {
-            out.push(first);
-            continue;
-        }
-        let digit = |at: usize| tail.get(at).and_then(|b| char::from(*b).to_digit(16));
-        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
-            let why = "`%` without two hexadecimal digits behind it";
-            return Err(Error::Address(why.to_owned()));
-        };
-        out.push((high << 4 | low) as u8);
-        rest = &tail[2..];
-    }
-    Ok(out)
-}
-
 fn encode(out: &mut Vec<u8>, site: &Site) {
     let (bytes, is_url) = match site {
         Site::Path(path) => (path.as_os_str().as_bytes(), false),
         Site::Url(url) => (url.as_bytes(), true),
+        Site::S3(place) => (place.text().as_bytes(), true),
     };
     for &byte in bytes {
         // A colon could end the image of an operand, unless it is that of a URL.
@@ -186,7 +174,7 @@ impl ChunkAddress {
             let (name, value) = (&pair[..at], decode(pair.get(at + 1..).unwrap_or_default())?);
             let path = |what: &str| match Site::parse(&value, what)? {
                 Site::Path(path) => Ok(path),
-                Site::Url(url) => Err(Error::Address(format!("{url}: a {what} is a path"))),
+                other => Err(Error::Address(format!("{other}: a {what} is a path"))),
             };
             match name {
                 b"store" => address.stores.push(Site::parse(&value, "store")?),
@@ -208,12 +196,17 @@ impl ChunkAddress {
                 }
             }
         }
-        if address.stores.is_empty() || address.stores.len() > STORES_MAX {
-            return Err(Error::Address(format!(
-                "1 to {STORES_MAX} stores are needed, as in chunks:INDEX?store=URL"
-            )));
+        match address.stores.len() {
+            1..=STORES_MAX => Ok(address),
+            0 => Err(Error::Address(format!(
+                "no store is named, and an index alone has no data: add ?store=STORE, where STORE is a folder, a URL or a place in S3, \
+                 as in {SCHEME}{}?store=/srv/store",
+                address.index
+            ))),
+            many => Err(Error::Address(format!(
+                "{many} stores are named, and at most {STORES_MAX} are asked"
+            ))),
         }
-        Ok(address)
     }
 
     /// The same, independent of the working directory.
@@ -281,6 +274,7 @@ mod tests {
             "chunks:a.caibx?store=/srv/store",
             "chunks:https://h/a.caibx?store=https://h:8080/s&store=local&cache=/var/c&ca=/etc/ca.pem&cache-bytes=1000",
             "chunks:odd%3Aname%3F?store=with%25and%26",
+            "chunks:s3+https://h/b/a.caibx?store=s3+http://h:9000/b/p%3Fregion=eu-1",
         ] {
             let address = parsed(text).unwrap();
             assert_eq!(address.path(), Path::new(text));
@@ -295,7 +289,11 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, why) in [
-            ("chunks:a.caibx", "stores are needed"),
+            (
+                "chunks:a.caibx",
+                "no store is named, and an index alone has no data: add ?store=STORE",
+            ),
+            ("chunks:a.caibx", "as in chunks:a.caibx?store=/srv/store"),
             ("chunks:a?store=", "no store is named"),
             ("chunks:?store=s", "no index is named"),
             ("chunks:a?shop=s", "unknown parameter `shop`"),
@@ -305,6 +303,10 @@ mod tests {
             ("chunks:a?store=http://h/%0A", "no URL has"),
             ("chunks:a?store=a%00", "a zero"),
             ("chunks:a?store=https:///", "no host"),
+            (
+                "chunks:a?store=s3+https://h",
+                "s3+https://HOST/BUCKET/PREFIX",
+            ),
         ] {
             let error = parsed(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");

@@ -1,5 +1,6 @@
-//! A small HTTP client: GET, with bounds on bytes and time, and another try after what passes.
+//! A small HTTP client: GET, and for S3 HEAD and PUT, with bounds on bytes and time, and another try after what passes.
 
+use crate::s3::{Object, Refusal, S3Keys};
 use crate::{Error, Result};
 use blockwright_device::host_reason;
 use rustls::AlertDescription;
@@ -7,9 +8,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::{AsSendBody, Body, http};
 
 /// How long one answer may take, from the name's look-up to the last byte.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
@@ -23,10 +25,23 @@ const PAUSE: Duration = Duration::from_millis(250);
 const REDIRECTS: u32 = 4;
 /// Connections that wait for the next request.
 const IDLE: usize = 16;
+/// The longest text of an error of S3 that is read, in bytes.
+const REFUSAL_BYTES_MAX: u64 = 64 << 10;
 /// The largest file of certificates, in bytes.
 const CA_BYTES_MAX: u64 = 4 << 20;
 
 pub(crate) struct Client(Agent);
+
+/// What is asked of S3.
+#[derive(Clone, Copy)]
+pub(crate) enum Verb<'a> {
+    /// The object, of at most this many bytes.
+    Get(u64),
+    /// Whether it is there: no bytes are found.
+    Head,
+    /// Make it: no bytes are found.
+    Put(&'a [u8]),
+}
 
 /// How one try ended.
 #[derive(Debug)]
@@ -64,26 +79,21 @@ impl Client {
     /// # Errors
     /// [`Error::Store`].
     pub(crate) fn get(&self, url: &str, most: u64) -> Result<Option<Vec<u8>>> {
-        let mut pause = PAUSE;
-        let mut tries = 1;
-        loop {
-            let why = match self.try_once(url, most) {
-                Outcome::Found(body) => return Ok(Some(body)),
-                Outcome::Absent => return Ok(None),
-                Outcome::Failed(why) => why,
-                Outcome::Passing(_) if tries < TRIES => {
-                    tries += 1;
-                    thread::sleep(pause);
-                    pause *= 2;
-                    continue;
-                }
-                Outcome::Passing(why) => format!("{why}, {TRIES} times"),
-            };
-            return Err(Error::Store {
-                place: url.to_owned(),
-                why,
-            });
-        }
+        tried(url, || self.try_once(url, most))
+    }
+
+    /// Asks S3, with a signature if there are keys. `None` when there is no such object.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub(crate) fn s3(
+        &self,
+        object: &Object,
+        keys: &S3Keys,
+        verb: Verb<'_>,
+    ) -> Result<Option<Vec<u8>>> {
+        let url = object.url();
+        tried(&url, || self.try_s3(&url, object, keys, verb))
     }
 
     fn try_once(&self, url: &str, most: u64) -> Outcome {
@@ -100,14 +110,130 @@ impl Client {
             }
             status => return Outcome::Failed(format!("the server answers with status {status}")),
         }
-        let body = response.body_mut().with_config().limit(most + 1);
-        match body.read_to_vec() {
-            Ok(body) => Outcome::Found(body),
-            Err(ureq::Error::BodyExceedsLimit(_)) => {
-                Outcome::Failed(format!("the server sends more than {most} bytes"))
-            }
-            Err(e) => failed(&e),
+        body_of(&mut response, most)
+    }
+
+    fn try_s3(&self, url: &str, object: &Object, keys: &S3Keys, verb: Verb<'_>) -> Outcome {
+        let (method, body) = match verb {
+            Verb::Get(_) => (http::Method::GET, &[][..]),
+            Verb::Head => (http::Method::HEAD, &[][..]),
+            Verb::Put(body) => (http::Method::PUT, body),
+        };
+        let mut request = http::Request::builder().method(&method).uri(url);
+        // Each try has its own time, and thus its own signature.
+        for (name, value) in keys.headers(method.as_str(), object, body, SystemTime::now()) {
+            request = request.header(name, value);
         }
+        let sent = match verb {
+            Verb::Put(body) => self.run(request.body(body)),
+            _ => self.run(request.body(())),
+        };
+        let mut response = match sent {
+            Ok(response) => response,
+            Err(e) => return failed(&e),
+        };
+        match (response.status().as_u16(), verb) {
+            (200, Verb::Get(most)) => body_of(&mut response, most),
+            (200 | 204, Verb::Head | Verb::Put(_)) => Outcome::Found(Vec::new()),
+            _ => refused(&mut response, object, keys, verb),
+        }
+    }
+
+    /// Follows no redirection: it is another host or path, which the signature is not for.
+    fn run<S: AsSendBody>(
+        &self,
+        request: http::Result<http::Request<S>>,
+    ) -> std::result::Result<http::Response<Body>, ureq::Error> {
+        let request = self.0.configure_request(request?).max_redirects(0).build();
+        self.0.run(request)
+    }
+}
+
+/// Tries until it is known how it ends.
+fn tried(url: &str, once: impl Fn() -> Outcome) -> Result<Option<Vec<u8>>> {
+    let mut pause = PAUSE;
+    let mut tries = 1;
+    loop {
+        let why = match once() {
+            Outcome::Found(body) => return Ok(Some(body)),
+            Outcome::Absent => return Ok(None),
+            Outcome::Failed(why) => why,
+            Outcome::Passing(_) if tries < TRIES => {
+                tries += 1;
+                thread::sleep(pause);
+                pause *= 2;
+                continue;
+            }
+            Outcome::Passing(why) => format!("{why}, {TRIES} times"),
+        };
+        return Err(Error::Store {
+            place: url.to_owned(),
+            why,
+        });
+    }
+}
+
+fn body_of(response: &mut http::Response<Body>, most: u64) -> Outcome {
+    let body = response.body_mut().with_config().limit(most + 1);
+    match body.read_to_vec() {
+        Ok(body) => Outcome::Found(body),
+        Err(ureq::Error::BodyExceedsLimit(_)) => {
+            Outcome::Failed(format!("the server sends more than {most} bytes"))
+        }
+        Err(e) => failed(&e),
+    }
+}
+
+/// What an answer of S3 means that is no success.
+fn refused(
+    response: &mut http::Response<Body>,
+    object: &Object,
+    keys: &S3Keys,
+    verb: Verb<'_>,
+) -> Outcome {
+    let status = response.status().as_u16();
+    let header = |name| {
+        let value: &http::HeaderValue = response.headers().get(name)?;
+        value.to_str().ok().map(str::to_owned)
+    };
+    let elsewhere = header("x-amz-bucket-region");
+    let target = header("location");
+    let text = response.body_mut().with_config().limit(REFUSAL_BYTES_MAX);
+    // A text that does not come says nothing.
+    let told = Refusal::read(&text.read_to_vec().unwrap_or_default());
+    let region = elsewhere
+        .or_else(|| told.region.clone())
+        .filter(|region| region != keys.region(object));
+    match (status, &*told.code) {
+        (404, "NoSuchBucket") => Outcome::Failed(format!("there is no bucket `{}`", object.bucket)),
+        (404, _) if !matches!(verb, Verb::Put(_)) => Outcome::Absent,
+        // An answer without a body. A key that may only write is told by the answer to writing whether it may.
+        (403, _) if matches!(verb, Verb::Head) => Outcome::Absent,
+        (301 | 302 | 303 | 307 | 308 | 400, _) if region.is_some() => {
+            let region = region.unwrap_or_default();
+            Outcome::Failed(format!(
+                "the bucket is in region `{region}`: end the URL with `?region={region}`, or set AWS_REGION"
+            ))
+        }
+        (301 | 302 | 303 | 307 | 308, _) => {
+            let target = target.map_or_else(String::new, |to| {
+                format!(" to {}", to.chars().take(200).collect::<String>())
+            });
+            Outcome::Failed(format!(
+                "the server redirects{target}{told}, which signed requests do not follow"
+            ))
+        }
+        (401 | 403, _) if !keys.are_there() => Outcome::Failed(format!(
+            "the server refuses access{told}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY if it takes keys"
+        )),
+        (403, "AccessDenied") if matches!(verb, Verb::Get(_)) => Outcome::Failed(format!(
+            "the server refuses access{told}; keys that may not list the bucket get this for a missing object, too"
+        )),
+        (401 | 403, _) => Outcome::Failed(format!("the server refuses access{told}")),
+        (408 | 429 | 500 | 502..=504, _) | (400, "RequestTimeout") => {
+            Outcome::Passing(format!("the server answers with status {status}{told}"))
+        }
+        _ => Outcome::Failed(format!("the server answers with status {status}{told}")),
     }
 }
 
@@ -195,9 +321,9 @@ mod tests {
         let alert = |which| tls(rustls::Error::AlertReceived(which));
         let unknown_issuer = CertificateError::UnknownIssuer;
         let cases = [
-            (host(13), true, "Permission denied"),
-            (host(104), true, "Connection reset by peer"),
-            (host(22), false, "Invalid argument"),
+            (host(13), true, "permission denied"),
+            (host(104), true, "connection reset by peer"),
+            (host(22), false, "invalid argument"),
             (ureq::Error::HostNotFound, true, "there is no such host"),
             (ureq::Error::TooManyRedirects, false, "too many redirects"),
             (tls(rustls::Error::DecryptError), true, "TLS: "),

@@ -9,6 +9,7 @@
 //! * [`ChunkAddress`] is the name of such an image: `chunks:INDEX?store=URL`. [`open`] makes a device of it. The device fetches a chunk when it is
 //!   read, checks it, and reads ahead.
 //! * [`Source`] gives chunks: [`Stores`], in this process, or a [`Remote`] in another one, for a process that may not use the network.
+//! * [`Sink`] keeps new ones: a [`Folder`], an [`S3Store`], or a [`Remote`].
 //!
 //! # Calls
 //! It calls `device`, and the network through `http` alone.
@@ -46,7 +47,10 @@ mod id;
 pub mod index;
 mod make;
 mod pack;
+mod percent;
 mod remote;
+mod s3;
+mod sink;
 mod store;
 
 pub use address::{ChunkAddress, Site};
@@ -56,7 +60,9 @@ pub use error::{Error, Result};
 pub use extract::{Verified, extract, verify};
 pub use id::{ChunkId, Digest};
 pub use index::{ChunkSizes, Entry, Index};
-pub use make::{Made, MakeOptions, make};
+pub use make::{Made, MakeOptions, make, make_into};
 pub use pack::packed_bytes_max;
-pub use remote::{Remote, serve};
+pub use remote::{Remote, serve, serve_sink};
+pub use s3::{S3Keys, S3Place};
+pub use sink::{Folder, S3Store, Sink, open_sink};
 pub use store::{Packed, Source, Stores};

@@ -5,8 +5,8 @@
 //!
 //! The index is written when all chunks are durable, and appears whole.
 
-use crate::files::write_whole;
 use crate::pack::pack;
+use crate::sink::{Folder, Sink};
 use crate::{ChunkId, ChunkSizes, Chunker, Digest, Error, Index, Result};
 use blockwright_device::{DevOffset, DeviceExt, SharedDevice};
 use parking_lot::Mutex;
@@ -63,7 +63,7 @@ struct Cut {
 
 /// What the threads that store share.
 struct Storing<'a> {
-    store: &'a Path,
+    store: &'a dyn Sink,
     digest: Digest,
     done: Mutex<Done>,
 }
@@ -88,8 +88,21 @@ pub fn make(
     options: &MakeOptions,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Made> {
+    make_into(image, &Folder::open(store)?, index, options, progress)
+}
+
+/// The same into any store.
+///
+/// # Errors
+/// As [`make()`], and those of the store.
+pub fn make_into(
+    image: &SharedDevice,
+    store: &dyn Sink,
+    index: &Path,
+    options: &MakeOptions,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Made> {
     let chunker = Chunker::new(options.sizes).map_err(Error::Address)?;
-    std::fs::create_dir_all(store).map_err(|e| Error::host(store.display(), &e))?;
     let storing = Storing {
         store,
         digest: options.digest,
@@ -134,8 +147,7 @@ pub fn make(
         list.push(*length, id)?;
     }
     // Chunks first: an index says that its chunks are there.
-    let folder = File::open(store).map_err(|e| Error::host(store.display(), &e))?;
-    rustix::fs::syncfs(&folder).map_err(|e| Error::host(store.display(), &e.into()))?;
+    store.sync()?;
     write_index(&list, index).map_err(|e| Error::host(index.display(), &e))?;
     Ok(Made {
         bytes: list.bytes(),
@@ -322,13 +334,11 @@ impl Storing<'_> {
             done.name(cut.n, id);
             done.error.is_none() && done.seen.insert(id)
         };
-        let path = self.store.join(id.path());
-        if !new || path.exists() {
+        if !new || self.store.has(id)? {
             return Ok(());
         }
-        let host = |e: &std::io::Error| Error::host(path.display(), e);
-        let packed = pack(&cut.contents).map_err(|e| host(&e))?;
-        write_whole(&path, &packed).map_err(|e| host(&e))?;
+        let packed = pack(&cut.contents).map_err(|e| Error::host(id, &e))?;
+        self.store.put(id, &packed)?;
         let made = &mut self.done.lock().made;
         made.new_chunks += 1;
         made.new_bytes += cut.contents.len() as u64;

@@ -16,7 +16,7 @@ const OTHERS: [(&[u8], &str); 5] = [
 
 /// The most bytes that a compressed chunk of this many bytes can have. Source: the bound of zstd's manual, and a frame's head.
 #[must_use]
-pub fn packed_bytes_max(bytes: usize) -> u64 {
+pub const fn packed_bytes_max(bytes: usize) -> u64 {
     let bytes = bytes as u64;
     bytes + (bytes >> 8) + 1024
 }

@@ -1,12 +1,12 @@
-//! A source in another process, for a confined process that may no longer open files and connections. A socket connects the two.
+//! A source or a sink in another process, for a confined process that may no longer open files and connections. A socket connects the two.
 //!
 //! Requests and answers carry a number each, so that many are under way at once. The other process passes on what stores say, without looking at it. It
-//! can be asked for chunks and for the index, and for nothing else.
+//! can be asked for chunks and for the index, or to keep chunks, and for nothing else.
 
 use crate::fetch::THREADS;
 use crate::index::{CHUNK_BYTES_MAX, INDEX_BYTES_MAX};
 use crate::pack::packed_bytes_max;
-use crate::{ChunkId, Error, Packed, Result, Source};
+use crate::{ChunkId, Error, Packed, Result, Sink, Source};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -18,12 +18,18 @@ use std::thread;
 
 const REQUEST_BYTES: usize = 41;
 const ANSWER_BYTES: usize = 15;
+/// A compressed chunk can be larger than the largest chunk.
+const BYTES_MAX: u64 = packed_bytes_max(CHUNK_BYTES_MAX as usize);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Chunk = 0,
     Fresh = 1,
     Index = 2,
+    Has = 3,
+    /// The compressed chunk follows.
+    Put = 4,
+    Sync = 5,
 }
 
 struct Asked {
@@ -52,9 +58,12 @@ impl Asked {
                 0 => Kind::Chunk,
                 1 => Kind::Fresh,
                 2 => Kind::Index,
+                3 => Kind::Has,
+                4 => Kind::Put,
+                5 => Kind::Sync,
                 _ => return None,
             },
-            bytes: Some(word(&from[5..9])).filter(|&bytes| u64::from(bytes) <= CHUNK_BYTES_MAX)?,
+            bytes: Some(word(&from[5..9])).filter(|&bytes| u64::from(bytes) <= BYTES_MAX)?,
             id: ChunkId(id),
         })
     }
@@ -192,7 +201,8 @@ impl Remote {
         }))
     }
 
-    fn ask(&self, kind: Kind, bytes: usize, id: ChunkId) -> Result<Packed> {
+    /// `body`: what follows the request.
+    fn ask(&self, kind: Kind, bytes: usize, id: ChunkId, body: &[u8]) -> Result<Packed> {
         let line = &self.0;
         let gone = |why: &str| Error::Store {
             place: "the fetching process".to_owned(),
@@ -224,7 +234,9 @@ impl Remote {
         };
         let sent = {
             let _whole = line.sending.lock();
-            (&line.stream).write_all(&asked.encode())
+            (&line.stream)
+                .write_all(&asked.encode())
+                .and_then(|()| (&line.stream).write_all(body))
         };
         let mut slots = line.slots.lock();
         loop {
@@ -270,7 +282,7 @@ impl Source for Remote {
             true => Kind::Fresh,
             false => Kind::Chunk,
         };
-        let packed = self.ask(kind, bytes, id)?;
+        let packed = self.ask(kind, bytes, id, &[])?;
         match packed.bytes.len() as u64 > packed_bytes_max(bytes) {
             true => Err(Error::Wrong {
                 chunk: id,
@@ -282,21 +294,88 @@ impl Source for Remote {
     }
 
     fn index(&self) -> Result<Vec<u8>> {
-        Ok(self.ask(Kind::Index, 0, ChunkId([0; 32]))?.bytes)
+        Ok(self.ask(Kind::Index, 0, ChunkId([0; 32]), &[])?.bytes)
     }
 }
 
-/// Answers a [`Remote`] until it closes its end.
+impl Sink for Remote {
+    fn has(&self, id: ChunkId) -> Result<bool> {
+        Ok(!self.ask(Kind::Has, 0, id, &[])?.bytes.is_empty())
+    }
+
+    fn put(&self, id: ChunkId, packed: &[u8]) -> Result<()> {
+        self.ask(Kind::Put, packed.len(), id, packed).map(drop)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.ask(Kind::Sync, 0, ChunkId([0; 32]), &[]).map(drop)
+    }
+}
+
+/// What a [`Remote`] is answered from.
+#[derive(Clone, Copy)]
+enum Served<'a> {
+    Source(&'a dyn Source),
+    Sink(&'a dyn Sink),
+}
+
+impl Served<'_> {
+    fn answers(self, kind: Kind) -> bool {
+        let is_read = matches!(kind, Kind::Chunk | Kind::Fresh | Kind::Index);
+        is_read == matches!(self, Served::Source(_))
+    }
+
+    fn answer(self, asked: &Asked, body: &[u8]) -> Result<Packed> {
+        let answer = |bytes| Packed {
+            bytes,
+            store: String::new(),
+        };
+        match (self, asked.kind) {
+            (Served::Source(source), Kind::Index) => source.index().map(answer),
+            (Served::Source(source), kind) => {
+                source.fetch(asked.id, asked.bytes as usize, kind == Kind::Fresh)
+            }
+            (Served::Sink(sink), Kind::Has) => sink
+                .has(asked.id)
+                .map(|found| answer(vec![1; usize::from(found)])),
+            (Served::Sink(sink), Kind::Put) => {
+                sink.put(asked.id, body).map(|()| answer(Vec::new()))
+            }
+            (Served::Sink(sink), _) => sink.sync().map(|()| answer(Vec::new())),
+        }
+    }
+}
+
+/// Answers a [`Remote`] until it closes its end. It is asked for chunks and the index.
 ///
 /// # Errors
 /// As reading from the socket, and writing to it.
 pub fn serve(source: &dyn Source, stream: &UnixStream) -> io::Result<()> {
-    let (queue, jobs) = sync_channel::<Asked>(4 * THREADS);
+    serve_any(Served::Source(source), stream)
+}
+
+/// The same for a [`Remote`] that chunks are put into.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_sink(sink: &dyn Sink, stream: &UnixStream) -> io::Result<()> {
+    serve_any(Served::Sink(sink), stream)
+}
+
+type Job = (Asked, Vec<u8>);
+
+fn serve_any(served: Served<'_>, stream: &UnixStream) -> io::Result<()> {
+    let waiting = match served {
+        Served::Source(_) => 4 * THREADS,
+        // Each has a chunk with it.
+        Served::Sink(_) => THREADS / 2,
+    };
+    let (queue, jobs) = sync_channel::<Job>(waiting);
     let jobs = Mutex::new(jobs);
     let sending = Mutex::new(());
     thread::scope(|scope| {
         for _ in 0..THREADS {
-            scope.spawn(|| answer(source, &jobs, stream, &sending));
+            scope.spawn(|| answer(served, &jobs, stream, &sending));
         }
         let mut from = io::BufReader::new(stream);
         let mut head = [0; REQUEST_BYTES];
@@ -306,10 +385,18 @@ pub fn serve(source: &dyn Source, stream: &UnixStream) -> io::Result<()> {
                 Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => break Ok(()),
                 Err(e) => break Err(e),
             }
-            let Some(asked) = Asked::decode(&head) else {
+            let Some(asked) = Asked::decode(&head).filter(|asked| served.answers(asked.kind))
+            else {
                 break Err(io::ErrorKind::InvalidData.into());
             };
-            if queue.send(asked).is_err() {
+            let mut body = Vec::new();
+            if asked.kind == Kind::Put {
+                body.resize(asked.bytes as usize, 0);
+                if let Err(e) = from.read_exact(&mut body) {
+                    break Err(e);
+                }
+            }
+            if queue.send((asked, body)).is_err() {
                 break Ok(());
             }
         };
@@ -319,21 +406,15 @@ pub fn serve(source: &dyn Source, stream: &UnixStream) -> io::Result<()> {
 }
 
 fn answer(
-    source: &dyn Source,
-    jobs: &Mutex<Receiver<Asked>>,
+    served: Served<'_>,
+    jobs: &Mutex<Receiver<Job>>,
     stream: &UnixStream,
     sending: &Mutex<()>,
 ) {
     loop {
         let job = jobs.lock().recv();
-        let Ok(asked) = job else { return };
-        let found = match asked.kind {
-            Kind::Index => source.index().map(|bytes| Packed {
-                bytes,
-                store: String::new(),
-            }),
-            kind => source.fetch(asked.id, asked.bytes as usize, kind == Kind::Fresh),
-        };
+        let Ok((asked, body)) = job else { return };
+        let found = served.answer(&asked, &body);
         let bytes = encode(asked.tag, found);
         let _whole = sending.lock();
         // The other side has gone: the reading thread finds out.
@@ -427,6 +508,60 @@ mod tests {
             server.join().unwrap().unwrap();
             let error = remote.fetch(ChunkId([0; 32]), 1000, false).unwrap_err();
             assert!(error.to_string().contains("it has ended"), "{error}");
+        });
+    }
+
+    /// Keeps chunks, and no odd ones.
+    #[derive(Default)]
+    struct Shelf(Mutex<HashMap<ChunkId, Vec<u8>>>);
+
+    impl Sink for Shelf {
+        fn has(&self, id: ChunkId) -> Result<bool> {
+            Ok(self.0.lock().contains_key(&id))
+        }
+
+        fn put(&self, id: ChunkId, packed: &[u8]) -> Result<()> {
+            if packed.len() % 2 == 1 {
+                return Err(Error::Store {
+                    place: "shelf".into(),
+                    why: "odd".into(),
+                });
+            }
+            self.0.lock().insert(id, packed.to_vec());
+            Ok(())
+        }
+
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn chunks_are_put_through_a_socket_and_a_sink_gives_none() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let remote = &Remote::new(ours);
+        let shelf = &Shelf::default();
+        thread::scope(|scope| {
+            let server = scope.spawn(move || serve_sink(shelf, &theirs));
+            let putters = [0, 1, 2, 3].map(|putter| {
+                scope.spawn(move || {
+                    for n in (0..100).map(|n| n * 4 + putter) {
+                        let contents = vec![putter as u8; n * 701];
+                        let id = Digest::default().of(&n.to_le_bytes());
+                        let put = remote.put(id, &contents);
+                        assert_eq!(put.is_ok(), contents.len() % 2 == 0, "{put:?}");
+                        assert_eq!(remote.has(id), Ok(put.is_ok()));
+                    }
+                    remote.sync().unwrap();
+                })
+            });
+            for putter in putters {
+                putter.join().unwrap();
+            }
+            assert_eq!(shelf.0.lock().len(), 200);
+            // A process that only writes is answered nothing else.
+            assert!(remote.index().is_err());
+            assert!(server.join().unwrap().is_err());
         });
     }
 }

@@ -1,13 +1,14 @@
-//! Where chunks come from: stores of this host and behind HTTP, asked in turn, with a cache on disk before them.
+//! Where chunks come from: stores of this host, behind HTTP and in S3, asked in turn, with a cache on disk before them.
 //!
 //! Nothing here looks into a chunk. What comes back is what a store holds, at most this many bytes; the caller unpacks and checks it.
 
 use crate::address::{ChunkAddress, Site};
 use crate::cache::Cache;
 use crate::files::read_file;
-use crate::http::Client;
+use crate::http::{Client, Verb};
 use crate::index::INDEX_BYTES_MAX;
 use crate::pack::packed_bytes_max;
+use crate::s3::{S3Keys, S3Place};
 use crate::{ChunkId, Error, Result};
 
 /// A chunk as a store keeps it.
@@ -39,17 +40,31 @@ pub struct Stores {
     index: Site,
     stores: Vec<Site>,
     client: Option<Client>,
+    keys: S3Keys,
     cache: Option<Cache>,
 }
 
 impl Stores {
-    /// Takes what an address names. Nothing is read yet but certificates.
+    /// Takes what an address names. Nothing is read yet but certificates, and for S3 the keys in the environment ([`S3Keys::of_environment`]).
     ///
     /// # Errors
-    /// [`Error::Host`] when the cache's folder cannot be made, or the certificates cannot be read.
+    /// [`Error::Host`] when the cache's folder cannot be made, or the certificates cannot be read; [`Error::Address`] for half of a pair of keys.
     pub fn open(address: &ChunkAddress) -> Result<Self> {
         let mut sites = address.stores.iter().chain([&address.index]);
-        let client = match sites.any(|site| matches!(site, Site::Url(_))) {
+        let keys = match sites.any(|site| matches!(site, Site::S3(_))) {
+            true => S3Keys::of_environment()?,
+            false => S3Keys::default(),
+        };
+        Self::open_with(address, keys)
+    }
+
+    /// The same with other keys for S3.
+    ///
+    /// # Errors
+    /// As [`Stores::open`].
+    pub fn open_with(address: &ChunkAddress, keys: S3Keys) -> Result<Self> {
+        let mut sites = address.stores.iter().chain([&address.index]);
+        let client = match sites.any(|site| !matches!(site, Site::Path(_))) {
             true => Some(Client::new(address.ca.as_deref())?),
             false => None,
         };
@@ -58,21 +73,30 @@ impl Stores {
             index: address.index.clone(),
             stores: address.stores.clone(),
             client,
+            keys,
             cache: cache
                 .map(|folder| Cache::open(folder, address.cache_bytes))
                 .transpose()?,
         })
     }
 
+    fn client(&self, place: &str) -> Result<&Client> {
+        self.client.as_ref().ok_or_else(|| Error::Store {
+            place: place.to_owned(),
+            why: "no HTTP client was made".to_owned(),
+        })
+    }
+
     /// The bytes at a URL; `None` when there is nothing.
     fn get(&self, url: &str, most: u64) -> Result<Option<Vec<u8>>> {
-        match &self.client {
-            Some(client) => client.get(url, most),
-            None => Err(Error::Store {
-                place: url.to_owned(),
-                why: "no HTTP client was made".to_owned(),
-            }),
-        }
+        self.client(url)?.get(url, most)
+    }
+
+    /// The bytes of an object of S3; `None` when there is none.
+    fn get_object(&self, place: &S3Place, name: &str, most: u64) -> Result<Option<Vec<u8>>> {
+        let object = place.object(name);
+        let client = self.client(place.text())?;
+        client.s3(&object, &self.keys, Verb::Get(most))
     }
 }
 
@@ -95,6 +119,7 @@ impl Source for Stores {
                     read_file(&path, most).map_err(|e| Error::host(path.display(), &e))
                 }
                 Site::Url(url) => self.get(&format!("{url}/{}", id.path()), most),
+                Site::S3(place) => self.get_object(place, &id.path(), most),
             };
             match found {
                 Ok(Some(found)) if found.len() as u64 > most => {
@@ -141,6 +166,12 @@ impl Source for Stores {
                 .ok_or_else(|| Error::Store {
                     place: url.clone(),
                     why: "the server has no such file".to_owned(),
+                })?,
+            Site::S3(place) => self
+                .get_object(place, "", INDEX_BYTES_MAX)?
+                .ok_or_else(|| Error::Store {
+                    place: place.to_string(),
+                    why: "there is no such object".to_owned(),
                 })?,
         };
         if found.len() as u64 > INDEX_BYTES_MAX {

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use web::s3::{self, S3};
 use web::{Behaviour, Web};
 
 struct Rng(u64);
@@ -639,4 +640,114 @@ fn hostile_indexes_are_refused_when_they_are_opened() {
     // A body that never ends is cut off at the bound, whatever is in it.
     let error = opened(&endless).err().expect("an error").to_string();
     assert!(error.contains("the server sends more than"), "{error}");
+}
+
+/// A client of the server, with the right keys.
+fn s3_keys() -> S3Keys {
+    S3Keys::new(s3::KEY, s3::SECRET, Some(s3::TOKEN))
+}
+
+fn site(text: &str) -> Site {
+    ChunkAddress::site(Path::new(text)).expect("a place")
+}
+
+#[test]
+fn chunks_are_made_in_s3_and_read_from_it() {
+    let scratch = Scratch::new();
+    let bytes = image(101, 5 << 20);
+    fs::write(scratch.path("image"), &bytes).unwrap();
+    let server = S3::start(&scratch.path("objects"), true);
+    let store = site(&server.place("a%20prefix/of/chunks"));
+    let Site::S3(place) = &store else {
+        panic!("{store:?}")
+    };
+    let sink = S3Store::open_with(place, s3_keys(), None).unwrap();
+    let options = MakeOptions::default();
+    let device = device_of(&scratch.path("image"));
+    let index = scratch.path("index.caibx");
+    let first = make_into(&device, &sink, &index, &options, &|_| ()).unwrap();
+    assert_eq!(first.new_chunks as usize, server.puts());
+    let again = make_into(&device, &sink, &index, &options, &|_| ()).unwrap();
+    assert_eq!((again.chunks, again.new_chunks), (first.chunks, 0));
+    // The same names and bytes as in a folder.
+    made(&scratch, &bytes);
+    let objects = scratch.path("objects/a prefix/of/chunks");
+    let entries = Index::read(&fs::read(&index).unwrap()[..]).unwrap();
+    for entry in entries.entries() {
+        let read = |folder: &Path| fs::read(folder.join(entry.id.path())).unwrap();
+        assert!(read(&objects) == read(&scratch.path("store")));
+    }
+    // The index from there as well.
+    fs::rename(&index, scratch.path("objects/disk.caibx")).unwrap();
+    let place = site(&server.place("disk.caibx"));
+    let address = ChunkAddress::new(place, vec![store]);
+    assert_eq!(
+        ChunkAddress::parse(address.path()).unwrap().unwrap(),
+        address
+    );
+    let stores = Stores::open_with(&address, s3_keys()).unwrap();
+    let device = hold(Box::new(stores), address.to_string()).start().unwrap();
+    check_device(&device, &bytes, 102);
+    assert_eq!(server.refused(), 0);
+}
+
+#[test]
+fn what_s3_refuses_is_said_with_its_cause_and_without_secrets() {
+    let scratch = Scratch::new();
+    let server = S3::start(&scratch.path("objects"), false);
+    let id = ChunkId([7; 32]);
+    let good = s3_keys();
+    let wrong_secret = S3Keys::new(s3::KEY, "hidden", Some(s3::TOKEN));
+    let unknown = S3Keys::new("AKIAOTHER", s3::SECRET, Some(s3::TOKEN));
+    let store = server.place("p");
+    let bucket = format!("{}?region={}", server.bare("other", "p"), s3::REGION);
+    let elsewhere = format!("{}?region=us-west-9", server.bare(s3::BUCKET, "p"));
+    let region = format!("in region `{}`", s3::REGION);
+    for (keys, place, says) in [
+        (&wrong_secret, &store, "SignatureDoesNotMatch"),
+        (&unknown, &store, "InvalidAccessKeyId"),
+        (&S3Keys::default(), &store, "set AWS_ACCESS_KEY_ID"),
+        (&good, &bucket, "no bucket `other`"),
+        (&good, &elsewhere, &region),
+    ] {
+        let address = address(&scratch, site(place));
+        let stores = Stores::open_with(&address, keys.clone()).unwrap();
+        let Site::S3(place) = &address.stores[0] else {
+            panic!("{address}")
+        };
+        let sink = S3Store::open_with(place, keys.clone(), None).unwrap();
+        for error in [
+            stores.fetch(id, 1000, false).unwrap_err(),
+            sink.put(id, b"chunk").unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::Store { .. }), "{error:?}");
+            let error = error.to_string();
+            assert!(error.contains(says) && error.contains("http://"), "{error}");
+            assert!(
+                !error.contains("hidden") && !error.contains(s3::SECRET),
+                "{error}"
+            );
+            assert!(!error.contains("times"), "asked again: {error}");
+        }
+    }
+    assert_eq!(server.puts(), 0);
+    // A chunk that is not there is missing, and another store is asked.
+    let stores = Stores::open_with(&address(&scratch, site(&store)), good).unwrap();
+    let error = stores.fetch(id, 1000, false).unwrap_err();
+    assert!(matches!(error, Error::Missing { .. }), "{error:?}");
+}
+
+#[test]
+fn a_store_to_write_is_a_folder_or_in_s3() {
+    let scratch = Scratch::new();
+    let file = scratch.path("file");
+    fs::write(&file, b"no folder").unwrap();
+    for (place, says) in [
+        (text(&file), "is no folder"),
+        ("http://h/store", "not written over HTTP"),
+    ] {
+        let error = open_sink(&site(place), None).err().expect("an error");
+        let error = error.to_string();
+        assert!(error.contains(says) && error.contains(place), "{error}");
+    }
 }

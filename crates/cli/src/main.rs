@@ -194,7 +194,7 @@ fn execute(command: &Command) -> Result<()> {
         Command::Man(args) => commands::generate::man(args),
         Command::Trial(args) => wall::trial(args),
         Command::Keeper(args) => commands::mount::keep(args),
-        Command::Fetcher(args) => wall::fetcher(&args.address),
+        Command::Fetcher(args) => wall::fetcher(args),
         Command::Connector(args) => wall::connector(&args.address),
         Command::Janitor(args) => {
             wall::janitor(&args.path);

@@ -10,6 +10,7 @@ use common::{Mounted, Scratch, have, have_fuse, ok};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use web::s3::{self, S3};
 use web::{Behaviour, Web};
 
 /// A volume of a small tree, `disk.img`, and in chunks: `store`, `disk.caibx`.
@@ -191,7 +192,7 @@ fn what_is_wrong_with_an_address_is_said() {
     let index = scratch.path("disk.caibx");
     let address = |rest: &str| PathBuf::from(format!("chunks:{}{rest}", index.display()));
     for (rest, says) in [
-        ("", "stores are needed"),
+        ("", "no store is named, and an index alone has no data"),
         ("?shop=/x", "unknown parameter `shop`"),
         ("x?store=/x", "no such file"),
         ("?store=/nowhere", "is not in /nowhere"),
@@ -205,6 +206,79 @@ fn what_is_wrong_with_an_address_is_said() {
         1,
         &["the index", "disk.caibx"],
     );
+}
+
+/// Behind the wall too: another process signs and sends.
+#[test]
+fn images_are_made_in_s3_and_read_from_it() {
+    let scratch = Scratch::new();
+    in_chunks(&scratch, "ext4");
+    let image = scratch.path("disk.img");
+    let server = S3::start(&scratch.path("objects"), false);
+    let store = server.place("chunks");
+    let index = scratch.path("s3.caibx");
+    let with_keys = |command: &mut Command| {
+        for (name, value) in [
+            ("AWS_ACCESS_KEY_ID", s3::KEY),
+            ("AWS_SECRET_ACCESS_KEY", s3::SECRET),
+            ("AWS_SESSION_TOKEN", s3::TOKEN),
+        ] {
+            command.env(name, value);
+        }
+    };
+    let index_text = index.to_str().unwrap();
+    for sandbox in ["--sandbox=require", "--sandbox=off"] {
+        let args = [
+            "chunk", "make", sandbox, "--store", &store, "-o", index_text, "IMAGE",
+        ];
+        // Without keys nothing is kept.
+        if server.puts() == 0 {
+            let mut command = bw(&image, &args);
+            for name in ["AWS_ACCESS_KEY_ID", "S3_ACCESS_KEY"] {
+                command.env_remove(name);
+            }
+            refused(&mut command, 1, &["refuses access", "AWS_ACCESS_KEY_ID"]);
+            assert!(!index.exists());
+        }
+        let mut command = bw(&image, &args);
+        with_keys(&mut command);
+        ok(&mut command);
+        let same = fs::read(scratch.path("disk.caibx")).unwrap() == fs::read(&index).unwrap();
+        assert!(same, "{sandbox}: another index");
+    }
+    assert!(server.puts() > 3);
+    let address = PathBuf::from(format!("chunks:{index_text}?store={store}"));
+    let mut command = bw(&address, &["ls", "--sandbox=require", "-lR", "IMAGE:/"]);
+    with_keys(&mut command);
+    let (of_image, of_chunks) = (good(&image, &["ls", "-lR", "IMAGE:/"]), ok(&mut command));
+    let replaced = of_chunks.replace(address.to_str().unwrap(), image.to_str().unwrap());
+    assert_eq!(of_image, replaced);
+    // Half of a pair of keys.
+    command.env_remove("AWS_SECRET_ACCESS_KEY");
+    let text = refused(&mut command, 1, &["AWS_SECRET_ACCESS_KEY is not"]);
+    assert!(!text.contains(s3::TOKEN), "{text}");
+}
+
+#[test]
+fn a_store_that_cannot_be_one_is_named() {
+    let scratch = Scratch::new();
+    in_chunks(&scratch, "ext4");
+    let image = scratch.path("disk.img");
+    let index = scratch.path("new.caibx");
+    let make = |store: &str, code: i32, says: &[&str]| {
+        for sandbox in ["--sandbox=auto", "--sandbox=off"] {
+            let index = index.to_str().unwrap();
+            let args = [
+                "chunk", "make", sandbox, "--store", store, "-o", index, "IMAGE",
+            ];
+            refused(&mut bw(&image, &args), code, says);
+        }
+    };
+    let file = scratch.path("disk.caibx");
+    make(file.to_str().unwrap(), 1, &["disk.caibx", "no folder"]);
+    make("http://127.0.0.1:1/s", 2, &["not written over HTTP"]);
+    make("s3+http://127.0.0.1:1", 2, &["HOST/BUCKET/PREFIX"]);
+    assert!(!index.exists());
 }
 
 /// Of two builds, the second one is laid over the first one, which is in chunks: most of its chunks are in the store already.

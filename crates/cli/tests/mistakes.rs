@@ -465,7 +465,7 @@ fn common_mistakes_are_named() {
         (
             &["ls", "IMAGE", "--overlay", "none.qcow2"],
             1,
-            &["the overlay none.qcow2: No such file or directory"],
+            &["the overlay none.qcow2: no such file or directory"],
         ),
     ] {
         refused(&mut bw(image, args), code, says);
@@ -505,4 +505,86 @@ fn a_user_who_may_not_open_the_fuse_device_is_told_what_to_do() {
             "chmod 666 /dev/fuse",
         ],
     );
+}
+
+/// The number behind these words.
+fn number_after(text: &str, words: &str) -> u64 {
+    let (_, rest) = text.split_once(words).unwrap_or_else(|| panic!("{text}"));
+    let digits = rest.trim_start().split(|c: char| !c.is_ascii_digit());
+    digits.into_iter().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_size_that_is_too_small_comes_with_one_that_works() {
+    for format in ["ext4", "f2fs"] {
+        let scratch = Scratch::new();
+        let image = &scratch.path("disk.img");
+        good(image, &["mkfs", "-q", "-t", format, "IMAGE", "100M"]);
+        let bytes: Vec<u8> = (0..20_000_000u32).map(|n| (n % 251) as u8).collect();
+        let mut cp = bw(image, &["cp", "-", "IMAGE:/data"]);
+        assert!(with_input(&mut cp, &bytes).status.success());
+        let before = hash(image);
+        let mut least = 0;
+        for size in ["4K", "12M"] {
+            for more in [
+                &["resize", "IMAGE", size][..],
+                &["resize", "IMAGE", size, "--sandbox=off"],
+            ] {
+                let told = refused(&mut bw(image, more), 1, &["the smallest size is"]);
+                least = number_after(&told, "the smallest size is");
+            }
+        }
+        assert_eq!(hash(image), before, "{format}");
+        good(image, &["resize", "IMAGE", &least.to_string()]);
+        good(image, &["check", "-n", "IMAGE"]);
+        assert_eq!(fs::metadata(image).unwrap().len(), least);
+    }
+}
+
+#[test]
+fn a_disk_without_room_says_how_much_longer_it_must_be() {
+    for table in [&[][..], &["--mbr"]] {
+        let scratch = Scratch::new();
+        let image = &scratch.path("disk.img");
+        let parts = [
+            "a=:swap:8M",
+            "b=:swap:8M",
+            "c=:swap:8M",
+            "d=:swap:8M",
+            "e=:swap:8M",
+        ];
+        let create = ["disk", "create", "-q", "-o", "IMAGE"];
+        good(image, &[&create[..], table, &parts].concat());
+        let add = ["disk", "add", "-q", "IMAGE", "more=:swap:20M"];
+        let told = refused(&mut bw(image, &add), 1, &["20971520 are needed"]);
+        let more = number_after(&told, "a disk that is");
+        let file = fs::OpenOptions::new().write(true).open(image).unwrap();
+        let length = file.metadata().unwrap().len();
+        file.set_len(length + more - 1024 * 1024).unwrap();
+        refused(&mut bw(image, &add), 1, &["are needed"]);
+        file.set_len(length + more).unwrap();
+        good(image, &add);
+    }
+}
+
+/// Contents of small files are in their inodes, and no block is copied: that is not "0 B copied".
+#[test]
+fn small_files_are_not_reported_as_no_bytes() {
+    let scratch = Scratch::new();
+    let tree = scratch.dir("tree");
+    fs::write(tree.join("small"), "three").unwrap();
+    let tree = tree.to_str().unwrap();
+    for (options, blocks) in [
+        (&["-t", "f2fs"][..], false),
+        (&["-O", "inline_data"], false),
+        (&[], true),
+    ] {
+        let image = &scratch.path("disk.img");
+        let args = ["mkfs", "-F", "--size", "60M", "--from", tree, "IMAGE"];
+        let told = good(image, &[&args[..], options].concat());
+        assert!(told.contains("1 file, 0 directories, "), "{told}");
+        assert!(!told.contains("0 B"), "{told}");
+        assert_eq!(told.contains(" copied in "), blocks, "{told}");
+        fs::remove_file(image).unwrap();
+    }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use blockwright_device::host::nbd::server::{NbdServer, ServerOptions};
 use blockwright_device::{HostDevice, OpenMode};
-use common::run::{bw, good, json, refused};
+use common::run::{bw, good, hash, json, refused};
 use common::{Scratch, e2fsck_clean, have, have_fuse, output, program};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -121,6 +121,44 @@ fn every_command_takes_an_export() {
     let behind = image(&scratch);
     let server = ours(&scratch, &behind);
     work(&scratch, &server.address().replace(' ', "%20"), &behind);
+}
+
+/// What only plans and only looks writes nothing, so an export for reading is enough: also for a volume that was not unmounted.
+#[test]
+fn an_export_for_reading_is_checked_and_planned_for() {
+    for (format, smaller) in [("ext4", "32M"), ("f2fs", "56M")] {
+        let scratch = Scratch::new();
+        let behind = image(&scratch);
+        good(&behind, &["mkfs", "-q", "-t", format, "IMAGE"]);
+        let before = hash(&behind);
+        let mode = OpenMode {
+            lock: false,
+            ..OpenMode::read_only()
+        };
+        let device = HostDevice::open(&behind, mode).unwrap();
+        let server = NbdServer::unix(device, ServerOptions::default(), &scratch.path("socket"));
+        let address = server.address();
+        let export = Path::new(&address);
+        for sandbox in ["--sandbox=require", "--sandbox=off"] {
+            good(export, &["check", "-n", sandbox, "IMAGE"]);
+            for size in [smaller, "--minimum", "--fill"] {
+                let args = ["resize", "-n", "--json", sandbox, "IMAGE", size];
+                let (of_export, of_file) = (json(export, &args), json(&behind, &args));
+                assert_eq!(of_export["size"], of_file["size"], "{format} {size}");
+            }
+            refused(
+                &mut bw(export, &["resize", sandbox, "IMAGE", smaller]),
+                1,
+                &["read-only"],
+            );
+            refused(
+                &mut bw(export, &["check", "-y", sandbox, "IMAGE"]),
+                8,
+                &["read-only"],
+            );
+        }
+        assert_eq!(hash(&behind), before, "{format}");
+    }
 }
 
 /// The server goes away under a mount that is told not to wait: errors, no hang; what was synced is there afterwards.

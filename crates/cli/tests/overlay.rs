@@ -268,7 +268,7 @@ fn what_is_refused() {
             &image,
             &["ls", "IMAGE:/"],
             1,
-            &["the overlay", "No such file"],
+            &["the overlay", "no such file"],
         );
         deny(&absent, &["mkdir", "IMAGE:/x"], 1, &["absent"]);
         assert!(!overlay.exists());

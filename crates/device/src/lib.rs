@@ -220,14 +220,19 @@ pub fn is_block_device(metadata: &std::fs::Metadata) -> bool {
     }
 }
 
-/// The text of a host's error without its number: "No such file or directory".
+/// The text of a host's error without its number, for the middle of a sentence: "no such file or directory".
 #[must_use]
 pub fn host_reason(e: &std::io::Error) -> String {
-    let text = e.to_string();
-    match text.find(" (os error") {
-        Some(at) => text[..at].to_owned(),
-        None => text,
+    let mut text = e.to_string();
+    if let Some(at) = text.find(" (os error") {
+        text.truncate(at);
     }
+    let mut chars = text.chars();
+    // An abbreviation (RPC, I/O) stays.
+    if let (Some('A'..='Z'), Some('a'..='z')) = (chars.next(), chars.next()) {
+        text[..1].make_ascii_lowercase();
+    }
+    text
 }
 
 impl fmt::Display for DeviceError {

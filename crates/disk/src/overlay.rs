@@ -301,7 +301,7 @@ mod tests {
         let read_only = hold(&scratch.path().join("absent"), OpenMode::read_only());
         let error = read_only.err().unwrap().to_string();
         assert!(
-            error.contains("absent") && error.contains("No such file"),
+            error.contains("absent") && error.contains("no such file"),
             "{error}"
         );
     }

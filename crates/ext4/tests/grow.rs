@@ -10,6 +10,7 @@ use blockwright_device::sim::recording::{CrashPolicy, RecordingDevice};
 use blockwright_device::{MemoryDevice, SharedDevice};
 use blockwright_ext4::ErrorKind;
 use blockwright_ext4::engine::Ext4;
+use blockwright_reshape::ext4::resize::Growth;
 use blockwright_vfs::engine::{NewSize, Space, Volume as _};
 use blockwright_vfs::types::FileKind;
 use std::path::Path;
@@ -143,6 +144,25 @@ const LAYOUTS: &[(&str, &[&str], u64, u64)] = &[
             "512",
         ],
         11,
+        15,
+    ),
+    // The second copy of the superblock moves to the new last group.
+    (
+        "sparse_super2",
+        &[
+            "-b1024",
+            "-g1024",
+            "-t",
+            "ext4",
+            "-O",
+            "metadata_csum,64bit,flex_bg,sparse_super2,^resize_inode",
+            "-G4",
+            "-J",
+            "size=1",
+            "-N",
+            "512",
+        ],
+        8,
         15,
     ),
     (
@@ -403,7 +423,7 @@ fn what_cannot_grow_while_mounted_is_refused() {
                 "-t",
                 "ext4",
                 "-O",
-                "sparse_super2,^resize_inode",
+                "sparse_super2,^resize_inode,^has_journal",
                 "-g",
                 "2048",
             ],
@@ -425,4 +445,20 @@ fn what_cannot_grow_while_mounted_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         fsck(&save(&device.live(), dir.path(), "refused")).expect("clean");
     }
+}
+
+/// The engine mounts such volumes for reading only, so nothing else keeps the plan from one that does not know of clusters.
+#[test]
+fn a_plan_with_clusters_is_refused() {
+    if !have("mke2fs") {
+        return;
+    }
+    let options = ["-t", "ext4", "-O", "bigalloc", "-C", "16384"];
+    let device: SharedDevice = Arc::new(make(&options, 20, 500).load());
+    let error = Growth::plan(&device, 400 << 20).err().expect("refused");
+    let text = error.to_string();
+    assert!(
+        text.contains("bigalloc") && text.contains("blockwright resize"),
+        "{text}"
+    );
 }

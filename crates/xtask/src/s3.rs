@@ -1,4 +1,5 @@
-//! `cargo xtask s3`: volumes on nbdkit's S3 plugin, which is killed under load, with an S3 server of this machine (moto) behind it.
+//! `cargo xtask s3`: volumes on nbdkit's S3 plugin, which is killed under load, and an image in chunks, with an S3 server of this machine (moto) behind
+//! both.
 
 use crate::load::Load;
 use crate::scratch::Scratch;
@@ -89,6 +90,7 @@ fn s3() -> Result<(), String> {
     let url = format!("http://127.0.0.1:{port}");
     let make = "import boto3, sys; boto3.client('s3', endpoint_url=sys.argv[1]).create_bucket(Bucket=sys.argv[2])";
     run_tool(with_keys("/usr/bin/python3").args(["-c", make, &url, BUCKET]))?;
+    chunks(&scratch, &url).map_err(|e| format!("chunks: {e}\n{}", scratch.logs()))?;
     for format in ["ext4", "f2fs"] {
         volume(&scratch, &url, format).map_err(|e| format!("{format}: {e}\n{}", scratch.logs()))?;
     }
@@ -113,6 +115,46 @@ fn serve(scratch: &Scratch, url: &str, format: &str, socket: &Path) -> Result<Ch
     let mut server = scratch.start(&mut command, "nbdkit.log")?;
     answering(&mut server, socket, "nbdkit")?;
     Ok(server)
+}
+
+/// An image in chunks is made in the bucket, verified, extracted and compared; the second time nothing is new.
+fn chunks(scratch: &Scratch, url: &str) -> Result<(), String> {
+    let program = target_dir().join("debug/blockwright");
+    let blockwright = |args: &[&std::ffi::OsStr]| run_tool(with_keys(&program).args(args));
+    let [image, index, copy] = ["image", "image.caibx", "image.copy"].map(|n| scratch.path(n));
+    let store = format!("s3+{url}/{BUCKET}/chunks");
+    let source = workspace().join("crates");
+    let mkfs = ["mkfs", "-q", "--size", "256M", "--from"].map(AsRef::as_ref);
+    blockwright(&[&mkfs[..], &[source.as_ref(), image.as_ref()]].concat())?;
+    let make = [
+        "chunk",
+        "make",
+        "--sandbox=require",
+        "-q",
+        "--store",
+        &store,
+    ]
+    .map(AsRef::as_ref);
+    let make = [&make[..], &["-o".as_ref(), index.as_ref(), image.as_ref()]].concat();
+    let verify = ["chunk", "verify", "-q", "--store", &store].map(AsRef::as_ref);
+    let extract = ["chunk", "extract", "-q", "--store", &store].map(AsRef::as_ref);
+    for _ in 0..2 {
+        let start = Instant::now();
+        blockwright(&make)?;
+        println!("chunks: made in {:.1} s", start.elapsed().as_secs_f64());
+    }
+    blockwright(&[&verify[..], &[index.as_ref()]].concat())?;
+    let start = Instant::now();
+    let out = ["-o".as_ref(), copy.as_ref(), index.as_ref()];
+    blockwright(&[&extract[..], &out].concat())?;
+    println!(
+        "chunks: extracted in {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
+    run_tool(Command::new("cmp").args([&image, &copy]))?;
+    [image, copy]
+        .iter()
+        .try_for_each(|path| file(path, fs::remove_file(path)))
 }
 
 fn volume(scratch: &Scratch, url: &str, format: &str) -> Result<(), String> {

@@ -517,11 +517,17 @@ pub fn add_watched(
         .unwrap_or(0);
     let usable = largest / ALIGNMENT * ALIGNMENT;
     let full = |needed: u64| {
-        let what =
-            format!("the largest room between partitions has {largest} bytes; {needed} are needed");
-        Error::new(ErrorKind::NoSpace, what)
+        let what = format!(
+            "the largest room that no partition takes has {largest} bytes, and {needed} are needed, {} more",
+            needed - largest.min(needed)
+        );
+        let how = match table.missing(needed) {
+            Some(more) => format!("; a disk that is {more} bytes longer has it at its end"),
+            None => String::new(),
+        };
+        Error::new(ErrorKind::NoSpace, what + &how)
     };
-    if usable == 0 {
+    if usable == 0 && part.fills() {
         return Err(full(ALIGNMENT));
     }
     let index = table.partitions.iter().map(|p| p.number).max().unwrap_or(0) as usize;

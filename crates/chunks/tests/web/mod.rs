@@ -1,6 +1,8 @@
 //! A small web server with manners, for tests: good ones and bad ones.
 #![allow(dead_code)]
 
+pub mod s3;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

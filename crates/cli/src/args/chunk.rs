@@ -1,7 +1,7 @@
 //! Arguments of `chunk`.
 
 use super::parse_size;
-use blockwright_chunks::{ChunkAddress, Error};
+use blockwright_chunks::{ChunkAddress, Error, Site};
 use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
 
@@ -18,9 +18,12 @@ pub enum ChunkCommand {
 
 #[derive(Args, Debug)]
 pub struct ChunkMakeArgs {
-    /// Store: a folder, which is made
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    /// Store: a folder, which is made, or a place in S3 (s3+https://HOST/BUCKET/PREFIX)
+    #[arg(long, value_name = "STORE", value_hint = ValueHint::DirPath)]
     pub store: PathBuf,
+    /// Certificates (PEM) that an S3 server is checked against, instead of the built-in ones
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub ca: Option<PathBuf>,
     /// Index to write (.caibx)
     #[arg(short = 'o', long, value_name = "INDEX", value_hint = ValueHint::FilePath)]
     pub output: PathBuf,
@@ -38,10 +41,20 @@ pub struct ChunkMakeArgs {
     pub image: PathBuf,
 }
 
+impl ChunkMakeArgs {
+    /// The store's place.
+    ///
+    /// # Errors
+    /// A place that is none.
+    pub fn site(&self) -> Result<Site, Error> {
+        ChunkAddress::site(&self.store)
+    }
+}
+
 /// Where chunks come from.
 #[derive(Args, Debug)]
 pub struct StoreArgs {
-    /// Store: a folder, or an http:// or https:// URL; may be repeated, they are asked in turn
+    /// Store: a folder, an http:// or https:// URL, or a place in S3 (s3+https://HOST/BUCKET/PREFIX); may be repeated, they are asked in turn
     #[arg(long = "store", value_name = "STORE", required = true, value_hint = ValueHint::AnyPath)]
     pub stores: Vec<PathBuf>,
     /// Folder that keeps what was fetched
@@ -56,7 +69,7 @@ pub struct StoreArgs {
     /// No progress bar
     #[arg(short = 'q', long)]
     pub quiet: bool,
-    /// Index: a file or a URL
+    /// Index: a file, a URL or an object in S3
     #[arg(value_hint = ValueHint::AnyPath)]
     pub index: PathBuf,
 }
@@ -98,6 +111,9 @@ pub struct ChunkVerifyArgs {
 
 #[derive(Args, Debug)]
 pub struct FetcherArgs {
+    /// Keep chunks in the store, instead of fetching them
+    #[arg(long)]
+    pub keep: bool,
     /// Address of the image
     pub address: PathBuf,
 }

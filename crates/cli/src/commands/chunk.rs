@@ -4,10 +4,16 @@ use super::progress::Bar;
 use crate::args::{ChunkCommand, ChunkExtractArgs, ChunkMakeArgs, ChunkVerifyArgs, StoreArgs};
 use crate::failure::{At, Failure, Result, warn};
 use crate::output::{Out, human};
-use blockwright_chunks::{ChunkSizes, Error, Index, MakeOptions, Source, extract, make, verify};
+use crate::wall::store_failure;
+use blockwright_chunks::{
+    ChunkSizes, Error, Index, MakeOptions, Site, Source, extract, make_into, verify,
+};
 use blockwright_device::OpenMode;
 use serde::Serialize;
 use std::io::Write;
+
+/// Requests to a server at once.
+const REQUESTS: usize = 16;
 
 /// Runs `chunk`.
 ///
@@ -33,19 +39,22 @@ struct MadeJson {
 fn run_make(args: &ChunkMakeArgs) -> Result<()> {
     let place = args.image.display();
     let image = crate::wall::device(&args.image, OpenMode::read_only()).at(&place)?;
-    let options = MakeOptions {
+    let store = args.site().map_err(store_failure)?;
+    let sink = crate::wall::sink(&store, args.ca.as_deref()).map_err(store_failure)?;
+    let mut options = MakeOptions {
         sizes: ChunkSizes::around(args.chunk_size),
         ..MakeOptions::default()
     };
+    if !matches!(store, Site::Path(_)) {
+        // They wait for a server most of the time.
+        options.threads = options.threads.max(REQUESTS);
+    }
     let bar = Bar::new(image.geometry().bytes, args.quiet || args.json);
-    let done = make(&image, &args.store, &args.output, &options, &|at| {
-        bar.set(at)
-    });
+    let done = make_into(&image, &*sink, &args.output, &options, &|at| bar.set(at));
     bar.finish();
     let made = done.map_err(|e| match e {
         Error::Device(e) => Failure::from(e).at(&place),
-        Error::Address(why) => Failure::usage(why),
-        e => Failure::new(e),
+        e => store_failure(e),
     })?;
     let mut out = Out::new();
     if args.json {

@@ -634,13 +634,20 @@ fn summarize(
         |n: u64, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
     if args.has_sources() {
         let seconds = took.as_secs_f64().max(1e-9);
+        // Contents that are in inodes take no block.
+        let copied = match bytes {
+            0 => format!("in {seconds:.2} s"),
+            _ => format!(
+                "{} copied in {seconds:.2} s ({}/s)",
+                human(bytes),
+                human((bytes as f64 / seconds) as u64)
+            ),
+        };
         writeln!(
             out,
-            "{}, {}, {} copied in {seconds:.2} s ({}/s)",
+            "{}, {}, {copied}",
             counted(report.files, "file", "files"),
             counted(report.directories, "directory", "directories"),
-            human(bytes),
-            human((bytes as f64 / seconds) as u64),
         )?;
     }
     if report.protected > 0 || !args.entries.fsverity.is_empty() {

@@ -2,10 +2,11 @@
 //!
 //! A confined process can open neither a file of a store nor a connection. So a second process does, which sees no image: it passes on what stores hold,
 //! without unpacking it. It answers at the other end of a socket until that is closed. It can be asked for chunks of its stores and for its index.
+//! For a command that makes chunks, it can be asked to keep them in one store that is not a folder, and for nothing else.
 
-use blockwright_chunks::{ChunkAddress, Error, Remote, Stores, serve};
+use crate::args::FetcherArgs;
+use blockwright_chunks::{ChunkAddress, Error, Remote, Site, Stores, open_sink, serve, serve_sink};
 use blockwright_device::{DeviceError, Held, NbdAddress, OpenMode};
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -22,10 +23,30 @@ pub const COMMAND: &str = "debug-fetcher";
 pub(super) fn start(address: &ChunkAddress) -> Result<Remote, Error> {
     // A file that cannot be opened is reported now, by name.
     drop(Stores::open(address)?);
+    spawn(address, None)
+}
+
+/// Starts one that keeps chunks in a store.
+///
+/// # Errors
+/// As [`open_sink`]; [`Error::Host`].
+pub(super) fn start_sink(store: &Site, ca: Option<&Path>) -> Result<Remote, Error> {
+    drop(open_sink(store, ca)?);
+    // It has no index.
+    let address = ChunkAddress {
+        ca: ca.map(Path::to_owned),
+        ..ChunkAddress::new(Site::Path("/".into()), vec![store.clone()])
+    };
+    spawn(&address, Some("--keep"))
+}
+
+fn spawn(address: &ChunkAddress, option: Option<&str>) -> Result<Remote, Error> {
     let spawn = || -> io::Result<Remote> {
         let (ours, theirs) = UnixStream::pair()?;
         Command::new("/proc/self/exe")
-            .args([OsStr::new(COMMAND), OsStr::new("--")])
+            .arg(COMMAND)
+            .args(option)
+            .arg("--")
             .arg(address.clone().absolute()?.path())
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
@@ -63,18 +84,26 @@ pub(super) fn hold(path: &Path, mode: OpenMode) -> Result<Held, DeviceError> {
 /// The fetching process itself. Its standard input is the socket.
 ///
 /// # Errors
-/// As [`Stores::open`] and [`serve`].
-pub fn run(path: &Path) -> crate::failure::Result<()> {
+/// As [`Stores::open`], [`open_sink`] and [`serve`].
+pub fn run(args: &FetcherArgs) -> crate::failure::Result<()> {
+    use crate::failure::Failure;
     // A signal of the terminal is for the command; this process ends with it.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
-    let Some(address) = ChunkAddress::parse(path) else {
-        return Err(crate::failure::Failure::usage("not an image in chunks"));
+    let Some(address) = ChunkAddress::parse(&args.address) else {
+        return Err(Failure::usage("not an image in chunks"));
     };
-    let stores = address
-        .and_then(|address| Stores::open(&address))
-        .map_err(crate::failure::Failure::new)?;
+    let address = address.map_err(Failure::new)?;
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    serve(&stores, &stream)?;
+    if args.keep {
+        let Some(store) = address.stores.first() else {
+            return Err(Failure::usage("no store"));
+        };
+        let sink = open_sink(store, address.ca.as_deref()).map_err(Failure::new)?;
+        serve_sink(&*sink, &stream)?;
+    } else {
+        let stores = Stores::open(&address).map_err(Failure::new)?;
+        serve(&stores, &stream)?;
+    }
     Ok(())
 }

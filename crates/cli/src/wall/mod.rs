@@ -25,7 +25,7 @@ use crate::commands::entries;
 use crate::failure::{At, Failure, Result};
 use crate::operand::{Inside, Operand};
 use crate::source::MkfsSource;
-use blockwright_chunks::{ChunkAddress, Remote, Source, Stores};
+use blockwright_chunks::{ChunkAddress, Remote, Sink, Site, Source, Stores, open_sink};
 use blockwright_device::{DeviceError, Held, NbdAddress, OpenMode, SharedDevice};
 use blockwright_disk::container::Format;
 use blockwright_disk::{Place, Selector};
@@ -52,6 +52,7 @@ static TABLE: Mutex<Table> = Mutex::new(Table {
     disks: Disks::new(),
     output: None,
     source: None,
+    sink: None,
 });
 
 type Device = std::result::Result<SharedDevice, DeviceError>;
@@ -67,6 +68,8 @@ struct Table {
     output: Option<Output>,
     /// What fetches chunks for a command that works on an index.
     source: Option<(ChunkAddress, Remote)>,
+    /// What keeps chunks for a command that makes them.
+    sink: Option<Remote>,
 }
 
 /// The file that a command writes, and what removes it should the command fail.
@@ -191,9 +194,19 @@ pub fn before(command: &Command) -> Result<()> {
         }
         Command::Chunk(ChunkCommand::Make(args)) => {
             hold(&args.image, OpenMode::read_only());
-            std::fs::create_dir_all(&args.store).at(args.store.display())?;
             let mut write = reachable(&args.output);
-            write.push(args.store.clone());
+            let store = args.site().map_err(store_failure)?;
+            match &store {
+                Site::Path(folder) => {
+                    // Made, so that it can be named to the wall.
+                    drop(open_sink(&store, None).map_err(store_failure)?);
+                    write.push(folder.clone());
+                }
+                _ => {
+                    let remote = fetcher::start_sink(&store, args.ca.as_deref());
+                    table().sink = Some(remote.map_err(store_failure)?);
+                }
+            }
             raise(Plan {
                 host: Some(HostPaths {
                     read: Vec::new(),
@@ -633,6 +646,28 @@ pub fn source(
     match table().source.take().filter(|(held, _)| held == address) {
         Some((_, remote)) => Ok(Box::new(remote)),
         None => Ok(Box::new(Stores::open(address)?)),
+    }
+}
+
+/// What keeps the chunks that are made: another process, if one was started.
+///
+/// # Errors
+/// As [`open_sink`].
+pub fn sink(
+    store: &Site,
+    ca: Option<&Path>,
+) -> std::result::Result<Box<dyn Sink>, blockwright_chunks::Error> {
+    match table().sink.take() {
+        Some(remote) => Ok(Box::new(remote)),
+        None => open_sink(store, ca),
+    }
+}
+
+/// A store that cannot be written is a usage error when its place is none.
+pub fn store_failure(e: blockwright_chunks::Error) -> Failure {
+    match e {
+        blockwright_chunks::Error::Address(why) => Failure::usage(why),
+        e => Failure::new(e),
     }
 }
 

@@ -208,6 +208,27 @@ impl Table {
         free
     }
 
+    /// By how many bytes the device must become longer, so that a partition of so many bytes has room at its end. `None` where that does not help: in an
+    /// MBR with four entries in use whose extended partition has another one behind it, or that has none.
+    #[must_use]
+    pub fn missing(&self, bytes: u64) -> Option<u64> {
+        let mut record = 0;
+        if self.scheme == Scheme::Mbr && self.primary_entry().is_none() {
+            let chain = self.chain.as_ref()?;
+            if self.chain_until(chain) < self.usable.end {
+                return None;
+            }
+            record = mbr::SECTOR;
+        }
+        let last = self.partitions.iter().map(|p| range(p).end).max();
+        let start = last.unwrap_or(0).max(self.usable.start) + record;
+        let end = start.next_multiple_of(ALIGNMENT).checked_add(bytes)?;
+        Some(
+            end.saturating_sub(self.usable.end)
+                .next_multiple_of(ALIGNMENT),
+        )
+    }
+
     /// The byte up to which a partition can grow where it is: where the next one begins, or where partitions must end.
     ///
     /// # Errors

@@ -311,6 +311,7 @@ impl Fs {
             raw.reserved_gdt_blocks = planned.reserved_gdt_blocks;
             raw.overhead_blocks = planned.overhead_blocks;
             raw.first_meta_bg = planned.first_meta_bg;
+            raw.backup_bgs = planned.backup_bgs;
             // The mount has marks of its own among the features.
             let (before, after) = (old.features, new.features);
             let mut features = raw.features();

@@ -273,9 +273,16 @@ impl Growth {
                 "a mounted volume only becomes larger: unmount it to make it smaller".into(),
             ));
         }
-        if new.backup_bgs != old.backup_bgs {
+        // The engine does not write such volumes; it would have to free clusters.
+        if old.cluster_ratio > 1 {
             return Err(ReshapeError::Unsupported(
-                "the second copy of the superblock would move (sparse_super2): unmount the volume and run `blockwright resize`".into(),
+                "a volume with bigalloc does not grow while it is mounted: unmount it and run `blockwright resize`".into(),
+            ));
+        }
+        // The superblock would name the new place before the bitmap frees the old one.
+        if new.backup_bgs != old.backup_bgs && volume.sb.journal().is_none() {
+            return Err(ReshapeError::Unsupported(
+                "without a journal, the second copy of the superblock cannot move (sparse_super2): unmount the volume and run `blockwright resize`".into(),
             ));
         }
         let most = unlogged_blocks_max(&old);

@@ -34,7 +34,15 @@ pub(super) fn target(sb: &Superblock, bytes: u64) -> Result<Superblock> {
         if blocks <= first + 1 {
             return Err(ReshapeError::Invalid("no volume is that small".into()));
         }
-        let new = Superblock::from_raw(shaped(sb, blocks)?, None)?;
+        // The volume itself was read, so what does not fit is what this size would need.
+        let new = Superblock::from_raw(shaped(sb, blocks)?, None).map_err(|e| {
+            match blocks < geo.blocks_count {
+                true => ReshapeError::Invalid(format!("no volume like this is that small: {e}")),
+                false => {
+                    ReshapeError::Unsupported(format!("no volume like this is that large: {e}"))
+                }
+            }
+        })?;
         let rest = (blocks - first) % u64::from(geo.blocks_per_group);
         let last = GroupNo(new.geo.groups_count - 1);
         let needed =
