@@ -15,7 +15,7 @@ pub fn measure(setting: &Setting) -> Result<Vec<Table>, String> {
         false => ("2G", 128),
     };
     // What is no hole: `fill` removes every second file, and its blocks keep their data.
-    let mebibytes = 2 * files * FILE_BYTES as u64 >> 20;
+    let mebibytes = (2 * files * FILE_BYTES as u64) >> 20;
     let rows = [("raw", "qcow2"), ("qcow2", "raw")].map(|(from, to)| {
         (
             from,

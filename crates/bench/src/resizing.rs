@@ -29,7 +29,7 @@ impl Sizes {
         let mebibytes = |gibibytes: u64| format!("{}M", (gibibytes << 10) / divisor);
         Sizes {
             large: mebibytes(20),
-            used: format!("{}M", files * FILE_BYTES as u64 >> 20),
+            used: format!("{}M", (files * FILE_BYTES as u64) >> 20),
             files,
             smaller: mebibytes(10),
             small: if setting.quick { "1G" } else { "10G" },

@@ -549,7 +549,7 @@ mod tests {
                         let contents = vec![putter as u8; n * 701];
                         let id = Digest::default().of(&n.to_le_bytes());
                         let put = remote.put(id, &contents);
-                        assert_eq!(put.is_ok(), contents.len() % 2 == 0, "{put:?}");
+                        assert_eq!(put.is_ok(), contents.len().is_multiple_of(2), "{put:?}");
                         assert_eq!(remote.has(id), Ok(put.is_ok()));
                     }
                     remote.sync().unwrap();

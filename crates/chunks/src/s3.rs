@@ -343,7 +343,8 @@ fn time_text(time: SystemTime) -> String {
         .unwrap_or_default()
         .as_secs();
     let (mut days, second) = (seconds / 86_400, seconds % 86_400);
-    let is_leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let by = |year: u64, n: u64| year.is_multiple_of(n);
+    let is_leap = |year: u64| by(year, 4) && (!by(year, 100) || by(year, 400));
     let mut year = 1970;
     while days >= 365 + u64::from(is_leap(year)) {
         days -= 365 + u64::from(is_leap(year));

@@ -143,7 +143,7 @@ fn a_chain_that_names_a_block_in_each_segment() {
     eprintln!("{taken} bytes of memory");
     assert_eq!(volume.vfs().stats().get("recovered_nodes"), Some(60));
     let size = volume.metadata("/file").expect("there").len();
-    assert!(size > 60 * (PER_NODE as u64) << 12, "{size}");
+    assert!(size > (60 * (PER_NODE as u64)) << 12, "{size}");
     // 61 080 segments. With all of their summaries, and all segments of their blocks of the table, they take 12 KiB each.
     assert!(taken < 200 << 20, "{taken} bytes of memory");
 }

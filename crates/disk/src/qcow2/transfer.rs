@@ -405,7 +405,7 @@ mod tests {
         use super::*;
         let cluster = 65536;
         let data: Vec<u8> = (0..cluster as u32)
-            .map(|i| (i >> 6 ^ i * i >> 9) as u8)
+            .map(|i| ((i >> 6) ^ ((i * i) >> 9)) as u8)
             .collect();
         let packed = zstd::bulk::compress(&data, 3).unwrap();
         let stored = [&packed[..], &[0x55; 300]].concat();

@@ -150,9 +150,7 @@ impl Chunk {
         let of = |few: &[(u8, Segment)]| few.iter().position(|(n, _)| usize::from(*n) == at);
         let place = match self {
             Chunk::Free => {
-                let mut few = Vec::with_capacity(1);
-                few.push((at as u8, Segment::FREE));
-                *self = Chunk::Few(few);
+                *self = Chunk::Few(vec![(at as u8, Segment::FREE)]);
                 Some(0)
             }
             Chunk::Few(few) => of(few).or_else(|| {
