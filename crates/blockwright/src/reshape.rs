@@ -56,7 +56,10 @@ pub fn resize(device: &SharedDevice, options: &ResizeOptions) -> Result<Resized>
             if matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Invalid) =>
         {
             Err(match smallest(device, options, bytes) {
-                Some(least) => e.and(&format!("; the smallest size is {least} bytes")),
+                Some((least, true)) => e.and(&format!("; the smallest size is {least} bytes")),
+                Some((least, false)) => e.and(&format!(
+                    "; the smallest size is {least} bytes, which only shrinking to the minimum reaches"
+                )),
                 None => e,
             })
         }
@@ -64,15 +67,20 @@ pub fn resize(device: &SharedDevice, options: &ResizeOptions) -> Result<Resized>
     }
 }
 
-/// The fewest bytes that the files of the volume allow, if that is more than was asked for. `None` also where it cannot be found.
-fn smallest(device: &SharedDevice, options: &ResizeOptions, asked: u64) -> Option<u64> {
+/// The fewest bytes that the files of the volume allow, if that is more than was asked for, and whether they can be asked for: shrinking f2fs to its minimum
+/// makes the metadata areas smaller first. `None` also where it cannot be found.
+fn smallest(device: &SharedDevice, options: &ResizeOptions, asked: u64) -> Option<(u64, bool)> {
     if volume_bytes(device).ok()? <= asked {
         return None;
     }
     let mut options = options.clone().mode(Mode::Rehearsal);
     options.size = Size::Minimum { free: 0 };
     let least = resize_as_asked(device, &options).ok()?.bytes();
-    (least > asked).then_some(least)
+    if least <= asked {
+        return None;
+    }
+    options.size = Size::Bytes(least);
+    Some((least, resize_as_asked(device, &options).is_ok()))
 }
 
 fn resize_as_asked(device: &SharedDevice, options: &ResizeOptions) -> Result<Resized> {

@@ -215,6 +215,8 @@ fn refused(
                 "the bucket is in region `{region}`: end the URL with `?region={region}`, or set AWS_REGION"
             ))
         }
+        // Expired keys, for example. The answer to writing has a text.
+        (400, _) if matches!(verb, Verb::Head) => Outcome::Absent,
         (301 | 302 | 303 | 307 | 308, _) => {
             let target = target.map_or_else(String::new, |to| {
                 format!(" to {}", to.chars().take(200).collect::<String>())

@@ -36,7 +36,9 @@ impl S3Place {
     /// # Errors
     /// [`Error::Address`].
     pub(crate) fn parse(text: &str, what: &str) -> Result<Self> {
-        let wrong = |why: &str| Error::Address(format!("the {what} {text}: {why}"));
+        // What looks like keys is not repeated.
+        let shown = if text.contains('@') { "in S3" } else { text };
+        let wrong = |why: &str| Error::Address(format!("the {what} {shown}: {why}"));
         let (url, query) = text.split_once('?').unwrap_or((text, ""));
         let url = url.trim_end_matches('/');
         let (secure, rest) = match url.strip_prefix("s3+https:/") {
@@ -45,10 +47,14 @@ impl S3Place {
         };
         let shape = "an S3 place is s3+https://HOST/BUCKET/PREFIX";
         let rest = rest.strip_prefix('/').ok_or_else(|| wrong(shape))?;
-        let (host, path) = rest.split_once('/').ok_or_else(|| wrong(shape))?;
-        if host.contains('@') {
+        if rest
+            .split('/')
+            .next()
+            .is_some_and(|host| host.contains('@'))
+        {
             return Err(wrong("keys come from the environment, not from the URL"));
         }
+        let (host, path) = rest.split_once('/').ok_or_else(|| wrong(shape))?;
         let path = path.trim_start_matches('/');
         let (bucket, prefix) = path.split_once('/').unwrap_or((path, ""));
         let is_name = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
@@ -489,13 +495,23 @@ mod tests {
             "s3+http://h",
             "s3+http://h/",
             "s3+http:///b",
-            "s3+http://key:secret@h/b",
             "s3+https://h/b?shop=1",
             "s3+https://h/b?region=",
             "s3+https://h/b ad/p",
         ] {
             let error = S3Place::parse(place, "store").unwrap_err().to_string();
             assert!(error.contains("the store s3+"), "{place}: {error}");
+        }
+        for place in [
+            "s3+http://key:secret@h/b",
+            "s3+https://key:secret@h",
+            "s3+https:/key:secret@h/b",
+        ] {
+            let error = S3Place::parse(place, "store").unwrap_err().to_string();
+            assert!(
+                error.starts_with("the store in S3: ") && !error.contains("secret"),
+                "{error}"
+            );
         }
     }
 

@@ -469,7 +469,7 @@ fn a_partition_is_added_and_another_one_grows() {
         refused(
             &mut bw(disk, &["disk", "add", "IMAGE", "more=:ext4:1M"]),
             1,
-            &["largest room"],
+            &["largest free range"],
         );
         refused(
             &mut bw(disk, &["disk", "add", "IMAGE", "data=:ext4:1M"]),

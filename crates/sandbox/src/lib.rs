@@ -96,10 +96,7 @@ impl Wall {
             missing: Vec::new(),
             notes: Vec::new(),
         };
-        // Looks for the clock of the vDSO, by a `prctl` and a path that the wall closes. Otherwise each look at the clock would be a system
-        // call from here on.
-        let _ = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        // Then what the rest depends on: without it neither Landlock nor seccomp is for users who are not root.
+        // First what the rest depends on: without it neither Landlock nor seccomp is for users who are not root.
         let result = rustix::thread::set_no_new_privs(true);
         wall.note("no_new_privs", result);
         let result = ids::limit(&wall.plan);

@@ -518,7 +518,7 @@ pub fn add_watched(
     let usable = largest / ALIGNMENT * ALIGNMENT;
     let full = |needed: u64| {
         let what = format!(
-            "the largest room that no partition takes has {largest} bytes, and {needed} are needed, {} more",
+            "the largest free range has {largest} bytes, and {needed} are needed, {} more",
             needed - largest.min(needed)
         );
         let how = match table.missing(needed) {

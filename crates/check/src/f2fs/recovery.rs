@@ -32,6 +32,9 @@ use super::issue::IssueKind;
 use super::nodes::footer_of;
 use crate::Mode;
 
+/// What is said of a chain whose addresses are in too many free segments.
+const TOO_MANY_SEGMENTS: &str = "its data is in more free segments than a mount brings into use";
+
 /// Why a mount refuses the chain, and at which of its blocks.
 type Refusal = (BlockAddr, &'static str);
 
@@ -453,11 +456,12 @@ impl Checker {
                 return Ok(Some((link.at, bad)));
             }
             if new.len() > RECOVERED_SEGMENTS_MAX {
-                let what = "its data is in more free segments than a mount brings into use";
-                return Ok(Some((link.at, what)));
+                return Ok(Some((link.at, TOO_MANY_SEGMENTS)));
             }
         }
-        Ok(None)
+        // Those of the inode alone.
+        let last = newest.filter(|_| new.len() > RECOVERED_SEGMENTS_MAX);
+        Ok(last.map(|(link, _)| (link.at, TOO_MANY_SEGMENTS)))
     }
 
     /// Whether one of these addresses can be of no data of a plain file. Notes segments without a block in use in `new`.

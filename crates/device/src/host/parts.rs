@@ -7,8 +7,8 @@
 //! `outstanding` has reached zero, never before; neither heap memory moves or is written meanwhile. The file stays open as
 //! long as a request of it is here, so that a number in an entry never means another file.
 //!
-//! A short transfer of a file that the host keeps in memory is a copy, which the submitting thread makes at once by a plain system call: io_uring would
-//! hand it to a thread of its own, because the file system cannot say that it will not wait.
+//! A short transfer of a file that the host keeps in memory is a copy. The submitting thread makes it at once by a plain system call. io_uring would
+//! hand it to another thread, because the file system cannot say that it will not wait.
 //!
 //! Not responsible for the ring, nor for discard and write-zeroes.
 

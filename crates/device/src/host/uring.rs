@@ -125,6 +125,8 @@ pub(super) fn build_ring() -> io::Result<IoUring> {
         .setup_r_disabled()
         .setup_single_issuer()
         .setup_defer_taskrun()
+        // Without it, a submission that waits for nothing posts no completions.
+        .setup_taskrun_flag()
         .build(entries)
         .or_else(|_| {
             IoUring::builder()
@@ -162,7 +164,7 @@ pub fn restrict(submitter: &Submitter<'_>, more: &[u8]) -> io::Result<()> {
     submitter.register_enable_rings()
 }
 
-/// What taking in requests has shown.
+/// The outcome of taking in requests.
 struct Taken {
     /// Nothing will come any more.
     closed: bool,

@@ -212,16 +212,20 @@ impl Table {
     /// MBR with four entries in use whose extended partition has another one behind it, or that has none.
     #[must_use]
     pub fn missing(&self, bytes: u64) -> Option<u64> {
-        let mut record = 0;
+        let mut start = self.usable.start;
+        let mut last = self.partitions.iter().map(|p| range(p).end).max();
         if self.scheme == Scheme::Mbr && self.primary_entry().is_none() {
             let chain = self.chain.as_ref()?;
             if self.chain_until(chain) < self.usable.end {
                 return None;
             }
-            record = mbr::SECTOR;
+            // The extended partition is in that list, and grows.
+            let logical = self.partitions.iter().filter(|p| self.is_logical(p));
+            last = logical.map(|p| range(p).end).max();
+            start = chain.start + mbr::SECTOR;
+            last = last.map(|end| end + mbr::SECTOR);
         }
-        let last = self.partitions.iter().map(|p| range(p).end).max();
-        let start = last.unwrap_or(0).max(self.usable.start) + record;
+        let start = last.unwrap_or(0).max(start);
         let end = start.next_multiple_of(ALIGNMENT).checked_add(bytes)?;
         Some(
             end.saturating_sub(self.usable.end)

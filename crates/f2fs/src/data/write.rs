@@ -185,7 +185,7 @@ impl Data {
         if full(&result)
             && let Some(w) = &self.access.writer
         {
-            if self.checkpoint_makes_room(w) {
+            if intent == Intent::Writeback || self.checkpoint_makes_room(w) {
                 self.checkpoints.checkpoint()?;
             }
             // Also without: another caller may have written one meanwhile.
@@ -212,7 +212,7 @@ impl Data {
     }
 
     /// Whether the next checkpoint may make room for data: it frees something, or room is kept for what it writes. Without either, a caller that finds no room
-    /// would write one for each attempt.
+    /// would write one for each attempt. Data that was accepted gets one in any case.
     fn checkpoint_makes_room(&self, w: &Writer) -> bool {
         // The spilling of disabled checkpoints has rules of its own.
         if w.segments.is_pinned()
@@ -221,10 +221,9 @@ impl Data {
         {
             return true;
         }
-        let needed = self.checkpoints.needed_blocks();
-        // Old places of nodes become free, which may be the last of a section.
-        let by_sections = w.segments.mode() == Mode::Lfs;
-        needed > 0 && (by_sections || w.segments.available() < needed + SPARE_MIN)
+        // Old places of nodes become free, which may be the last ones of a segment. What is left of a log's segment becomes a hole that
+        // others may use.
+        self.checkpoints.needed_blocks() > 0 || w.segments.is_leased()
     }
 
     fn allocate_once(

@@ -146,6 +146,9 @@ impl Dispatcher {
         let empty = truncates || origin == Origin::New;
         let write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
         let may_be_mapped = write_only || self.agreed(InitFlags::DIRECT_IO_ALLOW_MMAP);
+        if writes && !direct {
+            self.look_before_writer();
+        }
         let past = bypass || writes && empty && may_be_mapped && self.is_short_of_room();
         // A handle with O_DIRECT leaves nothing dirty in the kernel, either.
         let cached = writes && !past && !direct;

@@ -51,7 +51,7 @@ struct Held {
     /// Open files that can be written through: as long as there are any, the kernel may have
     /// pages that we have not seen.
     writers: u32,
-    /// Those of them that write through the kernel's cache.
+    /// Open files among them that write through the kernel's cache.
     cached_writers: u32,
     /// It is in [`Shard::recent`].
     recent: bool,
@@ -333,8 +333,12 @@ impl Nodes {
         self.is_held(nodeid, |node| node.cached_writers > 0)
     }
 
-    fn is_held(&self, nodeid: u64, so: impl FnOnce(&Held) -> bool) -> bool {
-        self.shard(nodeid).lock().held.get(&nodeid).is_some_and(so)
+    fn is_held(&self, nodeid: u64, test: impl FnOnce(&Held) -> bool) -> bool {
+        self.shard(nodeid)
+            .lock()
+            .held
+            .get(&nodeid)
+            .is_some_and(test)
     }
 
     /// Number of inodes that the kernel remembers.

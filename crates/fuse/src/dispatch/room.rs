@@ -84,9 +84,16 @@ impl Room {
     pub(super) fn add_writer(&self) {
         self.writers.fetch_add(1, Ordering::SeqCst);
         if self.parked.load(Ordering::SeqCst) {
-            self.watch.lock().parked = false;
+            let mut watch = self.watch.lock();
+            watch.parked = false;
+            watch.asked = true;
             self.wake.notify_all();
         }
+    }
+
+    /// Whether nobody has looked for a while, because no file was open for writing through the kernel's cache.
+    fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::SeqCst) && self.watch.lock().parked
     }
 
     pub(super) fn remove_writer(&self) {
@@ -134,6 +141,11 @@ impl Room {
     }
 }
 
+/// A volume of `total` bytes is tight with less room than this.
+fn tight_below(total: u64) -> u64 {
+    (total / TIGHT_PART).clamp(TIGHT_BYTES_MIN, TIGHT_BYTES_MAX)
+}
+
 /// Free bytes, and all there are.
 struct Free {
     free: u64,
@@ -154,6 +166,19 @@ impl Dispatcher {
         Some(Free { free, total })
     }
 
+    /// A file is about to be opened for writing through the kernel's cache. If it is the first one, the watch has slept, and has not seen what
+    /// was written past the cache meanwhile.
+    pub(super) fn look_before_writer(&self) {
+        if self.kernel_keeps_times()
+            && self.room.is_parked()
+            && self
+                .free()
+                .is_some_and(|Free { free, total }| free < tight_below(total))
+        {
+            self.become_tight();
+        }
+    }
+
     /// Looks how much room there is; `dirty`: what the kernel holds at most. For how long that is good.
     pub(super) fn look_at_room(&self, dirty: u64) -> Duration {
         let failed = self.room.failed.load(Ordering::SeqCst);
@@ -161,16 +186,20 @@ impl Dispatcher {
             return LOOK_EVERY_MAX;
         };
         let room = free.saturating_sub(dirty);
-        let below = (total / TIGHT_PART).clamp(TIGHT_BYTES_MIN, TIGHT_BYTES_MAX);
+        let below = tight_below(total);
         if failed || room < below {
-            if !self.room.tight.swap(true, Ordering::SeqCst) {
-                self.call_in_attributes();
-            }
+            self.become_tight();
         } else if room > 2 * below {
             self.room.tight.store(false, Ordering::SeqCst);
         }
         let millis = room / (FILL_RATE_MAX / 1000);
         Duration::from_millis(millis).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX)
+    }
+
+    fn become_tight(&self) {
+        if !self.room.tight.swap(true, Ordering::SeqCst) {
+            self.call_in_attributes();
+        }
     }
 
     /// From now on the kernel asks before it writes to its cache.

@@ -119,10 +119,10 @@ impl Desk {
             if is_ending(server)
                 && let Ok(point) = self.point()
             {
-                let _ = point.break_connection().or_else(|_| point.force_end());
-                std::thread::sleep(LINGER);
-                // Else its sockets would be closed, and this process gone.
-                (self.log)(&point.advice());
+                let ended = point.break_connection().or_else(|_| point.force_end());
+                if ended.is_err() {
+                    (self.log)(&point.advice());
+                }
             }
         }
     }

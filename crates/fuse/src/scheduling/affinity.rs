@@ -4,7 +4,7 @@
 //! reply wakes the client while the thread still runs there, so the scheduler looks for another CPU for the client. With CPUs to
 //! spare it is quicker to leave that CPU to the client, and to poll for a moment on another one before sleeping.
 //!
-//! On two CPUs the thread also helps its neighbour, whose clients are on the other CPU. Away from them is at home.
+//! On two CPUs the thread also helps its neighbour, whose clients are on the other CPU. It polls for these on its own CPU.
 //!
 //! This holds for few clients. Many clients take turns on a CPU by themselves, and a polling thread only takes time from them. So
 //! the thread returns when the last requests came from many clients.
@@ -55,8 +55,8 @@ pub(crate) struct Affinity {
     served: usize,
     /// How many of the last requests, in succession, came from the CPU of the neighbour.
     of_neighbour: usize,
-    /// It is away from clients on the neighbour's CPU, which is to say, on its own.
-    away_at_home: bool,
+    /// It polls on its own CPU, because its clients are on the neighbour's.
+    polls_on_own_cpu: bool,
 }
 
 impl Affinity {
@@ -104,7 +104,7 @@ impl Affinity {
             clients: [0; CLIENTS_REMEMBERED],
             served: 0,
             of_neighbour: 0,
-            away_at_home: false,
+            polls_on_own_cpu: false,
         }
     }
 
@@ -196,12 +196,12 @@ impl Affinity {
                 && !self.has_many_clients()
                 && runnable(&self.load).is_some_and(|n| n <= most);
             self.crowded = if room { 0 } else { self.crowded + 1 };
-            let at_home = self.of_neighbour >= CLIENTS_REMEMBERED;
-            if cpus_awake && room && (!self.is_away || self.away_at_home != at_home) {
+            let own_cpu = self.of_neighbour >= CLIENTS_REMEMBERED;
+            if cpus_awake && room && (!self.is_away || self.polls_on_own_cpu != own_cpu) {
                 self.waited_ns = number(&self.waits, 1).unwrap_or(u64::MAX);
-                let away = if at_home { &self.local } else { &self.others };
+                let away = if own_cpu { &self.local } else { &self.others };
                 self.is_away = sched_setaffinity(None, away).is_ok();
-                self.away_at_home = at_home;
+                self.polls_on_own_cpu = own_cpu;
                 self.since = now;
             } else if self.is_away && (!cpus_awake || self.crowded >= LOOKS_CROWDED) {
                 self.return_to_cpu();
@@ -383,7 +383,7 @@ mod tests {
             affinity.looked = None;
             assert_eq!(affinity.woken_at(now, true, 0, true), left);
         }
-        // Away from a client of the neighbour is at home.
+        // It polls on its own CPU for a client of the neighbour.
         (0..CLIENTS_REMEMBERED).for_each(|_| affinity.served(10, true));
         affinity.looked = None;
         assert_eq!(affinity.woken_at(now, true, 0, false), Some(true));

@@ -124,3 +124,34 @@ fn direct_writes_to_a_nearly_full_volume_ask_for_nothing() {
     drop((full, direct));
     m.unmount().unwrap();
 }
+
+/// Direct writes fill the volume while nothing is open for cached writing. The first cached writer finds out before its first write.
+#[test]
+fn the_first_cached_writer_after_direct_ones_is_asked_for() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(FuseOptions {
+        transport: TRANSPORT,
+        ..FuseOptions::default()
+    });
+    fs::write(m.path("old"), b"contents").unwrap();
+    let stat = rustix::fs::statvfs(m.path("")).unwrap();
+    let full = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .custom_flags(OFlags::DIRECT.bits().cast_signed())
+        .open(m.path("full"))
+        .unwrap();
+    let bytes = stat.f_bavail * stat.f_frsize - (4 << 20);
+    rustix::fs::fallocate(&full, FallocateFlags::empty(), 0, bytes).unwrap();
+    let before = requests(&m, "GetAttr");
+    let old = fs::OpenOptions::new()
+        .write(true)
+        .open(m.path("old"))
+        .unwrap();
+    let _ = old.write_at(&[1], 8);
+    assert!(requests(&m, "GetAttr") > before, "nobody asked");
+    drop((full, old));
+    m.unmount().unwrap();
+}

@@ -52,6 +52,7 @@ pub use volume::{Format, Host, Volume};
 
 /// Methods of an engine that a part of it has by the same name: `part: method(argument: Type) -> Result<T>;`. The engine is a structure with its parts
 /// in `fs`.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! forward {
     ($part:ident: $($method:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {

@@ -417,6 +417,8 @@ impl Core {
         let mut pos = range.start;
         let end = range.end.next_multiple_of(block);
         let mut missed = false;
+        // Where the whole folio was brought in last. If it was dropped before its slices were taken, the cache is too small for that.
+        let mut joined = None;
         while pos < range.end {
             {
                 let mut table = inode.pages.lock();
@@ -445,8 +447,11 @@ impl Core {
                     push_zeroes(out, pos, to.min(range.end));
                     pos = to.min(range.end);
                 }
-                Filled::Read(to) => self.fill_folio(inode, from, to..end)?,
-                Filled::Again => {}
+                Filled::Read(to) if joined != Some(from) => {
+                    joined = Some(from);
+                    self.fill_folio(inode, from, to..end)?;
+                }
+                Filled::Read(_) | Filled::Again => {}
             }
         }
         Ok(())
@@ -459,17 +464,11 @@ impl Core {
         let mut at = range.start;
         loop {
             let end = inode.pages.lock().folio_end(pos).unwrap_or(0);
-            if at >= end.min(range.end) {
+            let end = end.min(range.end);
+            if at >= end {
                 return Ok(());
             }
-            let filled = self.fill(
-                inode,
-                at,
-                range.end,
-                &Invalidate::Take,
-                &mut Fill::Wait,
-                false,
-            )?;
+            let filled = self.fill(inode, at, end, &Invalidate::Take, &mut Fill::Wait, false)?;
             at = match filled {
                 Filled::Zero(to) | Filled::Read(to) => to,
                 Filled::Again => at + block,

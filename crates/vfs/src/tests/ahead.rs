@@ -135,3 +135,31 @@ fn fragments_of_a_folio_are_read_into_one_buffer() {
         assert!(buffers.len() <= 2, "{} buffers", buffers.len());
     }
 }
+
+/// A cache that cannot hold a whole read, with a file of which no two blocks follow each other.
+#[test]
+fn a_read_of_fragments_ends_in_a_small_cache() {
+    const BLOCK: usize = 4096;
+    const BLOCKS: usize = 512;
+    let mount = MountOptions {
+        readahead_bytes: 0,
+        cache_bytes: 256 << 10,
+        ..quiet()
+    };
+    let f = Fixture::new(16 << 20, MemOptions::default(), mount);
+    let inode = f.file("fragments");
+    let h = f.open(&inode);
+    let mut data = vec![0; BLOCKS * BLOCK];
+    for first in [1, 0] {
+        for n in (first..BLOCKS).step_by(2) {
+            let at = n * BLOCK;
+            data[at..at + BLOCK].fill(n as u8 + 1);
+            h.write_at(&data[at..at + BLOCK], at as u64).unwrap();
+        }
+        f.vfs.sync().unwrap();
+    }
+    f.vfs.drop_caches();
+    let mut bytes = vec![0; data.len()];
+    assert_eq!(h.read_at(&mut bytes, 0).unwrap(), data.len());
+    assert!(bytes == data);
+}

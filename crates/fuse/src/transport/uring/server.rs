@@ -204,7 +204,7 @@ impl Server {
         let pieces: Vec<[libc::iovec; 2]> = (0..self.queues.len())
             .map(|index| self.shared.memory.pieces(index))
             .collect();
-        // The one that comes last is the first to be handed out: that is to be one in huge pages, and of this thread's own queue.
+        // The kernel hands out the entry that comes last first. So entries in huge pages, of this thread's own queue, come last.
         for (index, pieces) in pieces.iter().enumerate().rev() {
             let queue = self.queues[index];
             let entry = abi::register(fd, queue, std::ptr::from_ref(pieces), index as u64);
@@ -270,7 +270,7 @@ impl Server {
                 }
             }
             self.arrived = arrived;
-            // What the device needed no entry for.
+            // Requests that needed no entry of the ring.
             self.finish_device_requests();
             // The rest of what was transferred in part.
             self.submit_to_device(go);
