@@ -150,6 +150,10 @@ pub const SETTERS: &[(&str, Tried)] = &[
         "overlay",
         Elsewhere("crates/cli/tests/overlay.rs", "--overlay"),
     ),
+    (
+        "allow_backing",
+        Elsewhere("crates/cli/tests/disks.rs", "--allow-backing"),
+    ),
     ("journal_device", With("journal_device")),
     ("cache_bytes", With("cache_bytes")),
     ("metadata_cache_bytes", With("metadata_cache_bytes")),

@@ -465,15 +465,10 @@ impl Segments {
         more == 0 || inner.blocks_then + more <= self.user_blocks
     }
 
-    /// Whether blocks are leased and not handed out.
-    pub(crate) fn is_leased(&self) -> bool {
-        self.leases.unused() > 0
-    }
-
     /// Whether the next checkpoint makes blocks usable. Without that, no operation that found no room for one succeeds because of it.
     pub(crate) fn checkpoint_frees(&self) -> bool {
         // Sections count as free when nothing of them is leased.
-        let leased = self.mode == Mode::Lfs && self.is_leased();
+        let leased = self.mode == Mode::Lfs && self.leases.unused() > 0;
         leased || self.inner.lock().freed > 0
     }
 

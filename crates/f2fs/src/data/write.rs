@@ -221,9 +221,8 @@ impl Data {
         {
             return true;
         }
-        // Old places of nodes become free, which may be the last ones of a segment. What is left of a log's segment becomes a hole that
-        // others may use.
-        self.checkpoints.needed_blocks() > 0 || w.segments.is_leased()
+        // Old places of nodes become free, which may be the last ones of a segment.
+        self.checkpoints.needed_blocks() > 0
     }
 
     fn allocate_once(

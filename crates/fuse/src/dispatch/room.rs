@@ -91,11 +91,6 @@ impl Room {
         }
     }
 
-    /// Whether nobody has looked for a while, because no file was open for writing through the kernel's cache.
-    fn is_parked(&self) -> bool {
-        self.parked.load(Ordering::SeqCst) && self.watch.lock().parked
-    }
-
     pub(super) fn remove_writer(&self) {
         self.writers.fetch_sub(1, Ordering::SeqCst);
     }
@@ -157,22 +152,29 @@ impl Dispatcher {
         self.room.is_tight()
     }
 
-    fn free(&self) -> Option<Free> {
+    fn count_free(&self) -> Option<Free> {
         let st = self.vfs.statfs().ok()?;
         let block = u64::from(st.block_bytes);
-        let free = st.blocks_available.saturating_mul(block);
-        self.room.note_free(free);
-        let total = st.blocks.saturating_mul(block);
-        Some(Free { free, total })
+        Some(Free {
+            free: st.blocks_available.saturating_mul(block),
+            total: st.blocks.saturating_mul(block),
+        })
     }
 
-    /// A file is about to be opened for writing through the kernel's cache. If it is the first one, the watch has slept, and has not seen what
-    /// was written past the cache meanwhile.
+    /// The same; a write that found no room is answered by it.
+    fn free(&self) -> Option<Free> {
+        let counted = self.count_free()?;
+        self.room.note_free(counted.free);
+        Some(counted)
+    }
+
+    /// A file is about to be opened for writing through the kernel's cache. The watch may not have seen yet what was preallocated, or written past
+    /// the cache.
     pub(super) fn look_before_writer(&self) {
         if self.kernel_keeps_times()
-            && self.room.is_parked()
+            && !self.is_tight()
             && self
-                .free()
+                .count_free()
                 .is_some_and(|Free { free, total }| free < tight_below(total))
         {
             self.become_tight();

@@ -153,7 +153,7 @@ fn a_read_of_fragments_ends_in_a_small_cache() {
     for first in [1, 0] {
         for n in (first..BLOCKS).step_by(2) {
             let at = n * BLOCK;
-            data[at..at + BLOCK].fill(n as u8 + 1);
+            data[at..at + BLOCK].fill((n % 251) as u8 + 1);
             h.write_at(&data[at..at + BLOCK], at as u64).unwrap();
         }
         f.vfs.sync().unwrap();
